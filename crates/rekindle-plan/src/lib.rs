@@ -1,0 +1,48 @@
+//! What to keep of a chain of stages, so that training it fits a budget in bytes.
+//!
+//! ```text
+//! Profile ──▶ a rule or a solver ──▶ Plan ──▶ simulate() ──▶ Schedule, for an executor
+//!  sizes,                             actions,   the only judge: legal?
+//!  times                              text/JSON  peak? time? what sets the peak?
+//! ```
+//!
+//! The crate knows no tensor, no files and no printing: everything is a plain value that can be written down and
+//! compared. Stages are numbered from 1; stage `i` turns boundary `x(i-1)` into `x(i)`, so `x0` is the region's input.
+//!
+//! ```
+//! use rekindle_plan::{Bytes, Plan, Profile, Rule, StageProfile};
+//!
+//! let block = |i: usize| StageProfile {
+//!     name: format!("block.{i}"),
+//!     output_bytes: Bytes::mebibytes(1),
+//!     tape_bytes: Bytes::mebibytes(32),
+//!     ..StageProfile::default()
+//! };
+//! let profile = Profile::new("gpt", "flex", Bytes::mebibytes(1), (0..24).map(block).collect())?;
+//!
+//! let all = Plan::by_rule(&profile, Rule::StoreAll, None)?;
+//! let each = Plan::by_rule(&profile, Rule::EVERY_ONE, None)?;
+//! assert_eq!(all.predicted.peak_bytes, Bytes::mebibytes(770));
+//! assert_eq!(each.predicted.peak_bytes, Bytes::mebibytes(57));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod action;
+mod bytes;
+mod format;
+mod nanos;
+mod plan;
+mod profile;
+pub mod rules;
+mod schedule;
+mod simulator;
+
+pub use action::{Action, Boundary, Name, ParseActionError, ParseNameError, Stage};
+pub use bytes::{Bytes, ParseBytesError};
+pub use format::FormatError;
+pub use nanos::Nanos;
+pub use plan::{PLAN_FORMAT, Plan, PlanError, Predicted, Status};
+pub use profile::{Codec, PROFILE_FORMAT, Profile, ProfileError, StageProfile, TapeOption, Tier};
+pub use rules::{ParseRuleError, Rule, RuleError};
+pub use schedule::Schedule;
+pub use simulator::{Illegal, Live, LiveKind, Moment, Reason, Simulation, simulate};

@@ -1,0 +1,73 @@
+//! The small trait between the executor and a framework.
+
+use rekindle_plan::{Bytes, Name, Stage};
+
+use crate::Parcel;
+
+/// What a framework has to offer for its stages to be run by a plan.
+///
+/// An engine does what it is told and decides nothing: which stage runs when, what is kept and what is dropped is the
+/// executor's business, and the plan's. Handles ([`Engine::Boundary`]) are cheap to clone; a boundary's memory is free
+/// when its last handle, and the last tape that reads it, are gone.
+pub trait Engine {
+    /// A handle to the tensors between two stages.
+    type Boundary: Clone;
+    /// What the backward of a stage reads.
+    type Tape;
+    /// The gradient of a boundary.
+    type Gradient;
+    /// What can go wrong.
+    type Error: std::error::Error + 'static;
+
+    /// Runs a stage without a tape.
+    ///
+    /// # Errors
+    /// When the stage cannot run.
+    fn forward(
+        &mut self,
+        stage: Stage,
+        input: Self::Boundary,
+    ) -> Result<Self::Boundary, Self::Error>;
+
+    /// Runs a stage and records its tape, whole or under an option.
+    ///
+    /// # Errors
+    /// When the stage cannot run, or has no such option.
+    fn tape(
+        &mut self,
+        stage: Stage,
+        option: Option<&Name>,
+        input: Self::Boundary,
+    ) -> Result<(Self::Tape, Self::Boundary), Self::Error>;
+
+    /// Runs the backward of a stage: from the gradient of its output to the gradient of its input.
+    ///
+    /// # Errors
+    /// When the backward cannot run.
+    fn backward(
+        &mut self,
+        stage: Stage,
+        tape: Self::Tape,
+        gradient: Self::Gradient,
+    ) -> Result<Self::Gradient, Self::Error>;
+
+    /// The size of a boundary.
+    fn boundary_bytes(&self, boundary: &Self::Boundary) -> Bytes;
+
+    /// Hands a boundary out as bytes of its own.
+    ///
+    /// # Errors
+    /// When its tensors cannot be read.
+    fn export(&mut self, boundary: &Self::Boundary) -> Result<Parcel, Self::Error>;
+
+    /// Takes a boundary back.
+    ///
+    /// # Errors
+    /// When the parcel does not hold what was exported.
+    fn import(&mut self, parcel: &Parcel) -> Result<Self::Boundary, Self::Error>;
+
+    /// The bytes alive on the device now, where the engine can tell.
+    fn live_bytes(&self) -> Option<Bytes> {
+        None
+    }
+}

@@ -1,0 +1,400 @@
+//! Runs a schedule on an engine.
+
+use rekindle_plan::{Action, Boundary, Name, Schedule, Stage};
+
+use crate::{Engine, StoreError, Stores, Trace};
+
+/// One step of a region: the forward half, a pause while the rest of the model runs, the backward half.
+///
+/// The executor interprets the actions one by one. It holds exactly what the simulator says is held: a boundary that
+/// nothing keeps is handed to its reader, so that the engine can free it or write over it.
+pub struct Executor<E: Engine> {
+    schedule: Schedule,
+    /// For each action that tapes: how many later ones read the output its tape includes.
+    reads_of_outputs: Vec<usize>,
+    next: usize,
+    boundaries: Vec<Option<Held<E::Boundary>>>,
+    tapes: Vec<Option<Taped<E>>>,
+    stores: Stores,
+    trace: Option<Trace>,
+}
+
+struct Held<B> {
+    value: B,
+    kept: bool,
+}
+
+struct Taped<E: Engine> {
+    tape: E::Tape,
+    /// The output the tape includes, while an action still has to read it. Handing it on with the last read lets an
+    /// engine whose tape does not need the output free it.
+    output: Option<E::Boundary>,
+    reads_left: usize,
+}
+
+/// Why a run stopped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError<E: std::error::Error + 'static> {
+    /// The engine could not do it.
+    #[error("{source}")]
+    Engine {
+        /// What it was told to do.
+        action: Action,
+        /// What it said.
+        source: E,
+    },
+    /// A store could not do it.
+    #[error("`{action}` failed: {source}")]
+    Store {
+        /// What it was told to do.
+        action: Action,
+        /// What it said.
+        source: StoreError,
+    },
+    /// The plan uses a place that this run does not have.
+    #[error("`{action}` needs a store named `{place}`, but this run has: {known}")]
+    NoStore {
+        /// What was to be done.
+        action: Action,
+        /// The place named.
+        place: Name,
+        /// The stores there are.
+        known: String,
+    },
+    /// The halves were called in the wrong order, or after a failure.
+    #[error("the {half} half cannot run now: {found}")]
+    OutOfTurn {
+        /// The half that was called.
+        half: &'static str,
+        /// What the executor has done so far.
+        found: String,
+    },
+    /// The executor and the simulator disagree about what is there.
+    #[error(
+        "`{action}` found {missing} missing; the simulator accepted it, so this is a bug in rekindle"
+    )]
+    Missing {
+        /// What was to be done.
+        action: Action,
+        /// What was not there.
+        missing: String,
+    },
+}
+
+/// What a region holds between its halves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept<'a, B> {
+    /// A boundary, from which stages are run again.
+    Boundary(Boundary, &'a B),
+    /// The tape of a stage that ran taped in the forward half.
+    Tape(Stage),
+}
+
+impl<E: Engine> Executor<E> {
+    /// An executor at the start of `schedule`.
+    pub fn new(schedule: Schedule, stores: Stores) -> Self {
+        let stages = schedule.stages();
+        Self {
+            reads_of_outputs: reads_of_outputs(&schedule),
+            schedule,
+            next: 0,
+            boundaries: (0..=stages).map(|_| None).collect(),
+            tapes: (0..stages).map(|_| None).collect(),
+            stores,
+            trace: None,
+        }
+    }
+
+    /// The same executor, writing down what it does.
+    #[must_use]
+    pub fn traced(mut self) -> Self {
+        self.trace = Some(Trace::start());
+        self
+    }
+
+    /// What was written down so far, if it was asked for.
+    pub fn trace(&self) -> Option<&Trace> {
+        self.trace.as_ref()
+    }
+
+    /// What is held now.
+    pub fn kept(&self) -> impl Iterator<Item = Kept<'_, E::Boundary>> {
+        let boundaries = (0..).map(Boundary::new).zip(&self.boundaries);
+        let tapes = (1..).map(Stage::new).zip(&self.tapes);
+        boundaries
+            .filter_map(|(boundary, held)| Some(Kept::Boundary(boundary, &held.as_ref()?.value)))
+            .chain(tapes.filter_map(|(stage, taped)| taped.as_ref().map(|_| Kept::Tape(stage))))
+    }
+
+    /// Runs the forward half: the region's input becomes its output.
+    ///
+    /// # Errors
+    /// When the engine or a store fails; the executor is then of no further use.
+    pub fn forward(
+        &mut self,
+        engine: &mut E,
+        input: E::Boundary,
+    ) -> Result<E::Boundary, RunError<E::Error>> {
+        if self.next != 0 {
+            return Err(self.out_of_turn("forward"));
+        }
+        self.boundaries[0] = Some(Held {
+            value: input,
+            kept: false,
+        });
+        let schedule = self.schedule.clone();
+        let mut output = None;
+        for action in schedule.forward_half() {
+            output = self.step(engine, action, &mut None)?;
+        }
+        let last = Stage::new(u32::try_from(schedule.stages()).unwrap_or(u32::MAX));
+        output.ok_or_else(|| RunError::Missing {
+            action: Action::forward(last),
+            missing: last.output().to_string(),
+        })
+    }
+
+    /// Runs the backward half: the gradient of the output becomes the gradient of the input.
+    ///
+    /// # Errors
+    /// When the engine or a store fails; the executor is then of no further use.
+    pub fn backward(
+        &mut self,
+        engine: &mut E,
+        gradient: E::Gradient,
+    ) -> Result<E::Gradient, RunError<E::Error>> {
+        if self.next != self.schedule.forward_half().len() {
+            return Err(self.out_of_turn("backward"));
+        }
+        let schedule = self.schedule.clone();
+        let mut gradient = Some(gradient);
+        for action in schedule.backward_half() {
+            self.step(engine, action, &mut gradient)?;
+        }
+        gradient.ok_or_else(|| RunError::Missing {
+            action: Action::backward(Stage::new(1)),
+            missing: "the gradient of x0".to_owned(),
+        })
+    }
+
+    fn out_of_turn(&self, half: &'static str) -> RunError<E::Error> {
+        RunError::OutOfTurn {
+            half,
+            found: format!(
+                "{} of {} actions ran, {} of them are the forward half",
+                self.next,
+                self.schedule.actions().len(),
+                self.schedule.forward_half().len()
+            ),
+        }
+    }
+
+    /// Runs one action. The output of the region's last stage, made for the first time, is handed back.
+    fn step(
+        &mut self,
+        engine: &mut E,
+        action: &Action,
+        gradient: &mut Option<E::Gradient>,
+    ) -> Result<Option<E::Boundary>, RunError<E::Error>> {
+        let start = self.trace.as_ref().map(Trace::now);
+        let index = self.next;
+        // A failed action leaves the executor out of turn, so that nobody goes on from half a state.
+        self.next = usize::MAX;
+        let failed = |source| RunError::Engine {
+            action: action.clone(),
+            source,
+        };
+        let hand_out = index + 1 == self.schedule.forward_half().len();
+        let mut handed = None;
+        match action {
+            Action::Forward { stage } => {
+                let input = self.read(action, stage.input())?;
+                let output = engine.forward(*stage, input).map_err(failed)?;
+                if hand_out {
+                    handed = Some(output);
+                } else {
+                    self.hold(stage.output(), output);
+                }
+            }
+            Action::Tape { stage, option } => {
+                let input = self.read(action, stage.input())?;
+                let (tape, output) = engine
+                    .tape(*stage, option.as_ref(), input)
+                    .map_err(failed)?;
+                let reads_left = self.reads_of_outputs[index];
+                if hand_out {
+                    handed = Some(output.clone());
+                }
+                self.tapes[stage.index()] = Some(Taped {
+                    tape,
+                    output: (reads_left > 0).then_some(output),
+                    reads_left,
+                });
+            }
+            Action::Backward { stage } => {
+                let taped = self.tapes[stage.index()].take();
+                let taped = taped.ok_or_else(|| missing(action, format!("tape {stage}")))?;
+                let of = || format!("the gradient of {}", stage.output());
+                let incoming = gradient.take().ok_or_else(|| missing(action, of()))?;
+                let outgoing = engine
+                    .backward(*stage, taped.tape, incoming)
+                    .map_err(failed)?;
+                *gradient = Some(outgoing);
+            }
+            Action::Keep { boundary } => {
+                if let Some(held) = &mut self.boundaries[boundary.index()] {
+                    held.kept = true;
+                } else {
+                    let value = self.read(action, *boundary)?;
+                    let kept = true;
+                    self.boundaries[boundary.index()] = Some(Held { value, kept });
+                }
+            }
+            Action::Drop { boundary, place } => match place {
+                None => self.boundaries[boundary.index()] = None,
+                Some(place) => {
+                    let forgotten = self.store(action, place)?.forget(*boundary);
+                    forgotten.map_err(|source| store_failed(action, source))?;
+                }
+            },
+            Action::Offload {
+                boundary,
+                tier: place,
+            }
+            | Action::Compress {
+                boundary,
+                codec: place,
+            } => {
+                let parcel = {
+                    let value = self.look(action, *boundary)?;
+                    engine.export(value).map_err(failed)?
+                };
+                self.count_read(*boundary);
+                let put = self.store(action, place)?.put(*boundary, parcel);
+                put.map_err(|source| store_failed(action, source))?;
+            }
+            Action::Fetch { boundary, place } => {
+                let taken = self.store(action, place)?.take(*boundary);
+                let parcel = taken.map_err(|source| store_failed(action, source))?;
+                let value = engine.import(&parcel).map_err(failed)?;
+                self.hold(*boundary, value);
+            }
+        }
+        self.next = index + 1;
+        if let (Some(trace), Some(start)) = (&mut self.trace, start) {
+            trace.push(action.clone(), start, engine.live_bytes());
+        }
+        Ok(handed)
+    }
+
+    fn hold(&mut self, boundary: Boundary, value: E::Boundary) {
+        self.boundaries[boundary.index()] = Some(Held { value, kept: false });
+    }
+
+    /// A boundary for a stage that reads it: moved when nothing keeps it, cloned otherwise.
+    fn read(
+        &mut self,
+        action: &Action,
+        boundary: Boundary,
+    ) -> Result<E::Boundary, RunError<E::Error>> {
+        if let Some(held) = &self.boundaries[boundary.index()] {
+            if held.kept {
+                let value = held.value.clone();
+                self.count_read(boundary);
+                return Ok(value);
+            }
+            if let Some(held) = self.boundaries[boundary.index()].take() {
+                self.count_read(boundary);
+                return Ok(held.value);
+            }
+        }
+        let value = self.look(action, boundary)?.clone();
+        self.count_read(boundary);
+        Ok(value)
+    }
+
+    fn look(
+        &self,
+        action: &Action,
+        boundary: Boundary,
+    ) -> Result<&E::Boundary, RunError<E::Error>> {
+        let held = self.boundaries[boundary.index()].as_ref();
+        let taped = boundary.index().checked_sub(1);
+        let taped = taped.and_then(|index| self.tapes[index].as_ref());
+        held.map(|held| &held.value)
+            .or_else(|| taped.and_then(|taped| taped.output.as_ref()))
+            .ok_or_else(|| missing(action, boundary.to_string()))
+    }
+
+    /// Lets go of a tape's output once nothing will read it again.
+    fn count_read(&mut self, boundary: Boundary) {
+        let taped = boundary.index().checked_sub(1);
+        if let Some(taped) = taped.and_then(|index| self.tapes[index].as_mut()) {
+            taped.reads_left = taped.reads_left.saturating_sub(1);
+            if taped.reads_left == 0 {
+                taped.output = None;
+            }
+        }
+    }
+
+    fn store(
+        &mut self,
+        action: &Action,
+        place: &Name,
+    ) -> Result<&mut dyn crate::Store, RunError<E::Error>> {
+        if !self.stores.contains_key(place) {
+            let names: Vec<&str> = self.stores.keys().map(Name::as_str).collect();
+            return Err(RunError::NoStore {
+                action: action.clone(),
+                place: place.clone(),
+                known: match names.is_empty() {
+                    true => "(none)".to_owned(),
+                    false => names.join(", "),
+                },
+            });
+        }
+        match self.stores.get_mut(place) {
+            Some(store) => Ok(store.as_mut()),
+            None => Err(missing(action, format!("the store `{place}`"))),
+        }
+    }
+}
+
+/// For each action that tapes a stage, how many actions read the stage's output before its backward; 0 for the others.
+fn reads_of_outputs(schedule: &Schedule) -> Vec<usize> {
+    let mut pending = vec![0; schedule.stages() + 1];
+    let mut reads = vec![0; schedule.actions().len()];
+    for (index, action) in schedule.actions().iter().enumerate().rev() {
+        match action {
+            Action::Backward { stage } => pending[stage.output().index()] = 0,
+            Action::Forward { stage } => pending[stage.input().index()] += 1,
+            Action::Tape { stage, .. } => {
+                reads[index] = std::mem::take(&mut pending[stage.output().index()]);
+                pending[stage.input().index()] += 1;
+            }
+            Action::Keep { boundary }
+            | Action::Offload { boundary, .. }
+            | Action::Compress { boundary, .. } => pending[boundary.index()] += 1,
+            Action::Drop { .. } | Action::Fetch { .. } => {}
+        }
+    }
+    reads
+}
+
+fn missing<E: std::error::Error + 'static>(action: &Action, missing: String) -> RunError<E> {
+    RunError::Missing {
+        action: action.clone(),
+        missing,
+    }
+}
+
+fn store_failed<E: std::error::Error + 'static>(
+    action: &Action,
+    source: StoreError,
+) -> RunError<E> {
+    RunError::Store {
+        action: action.clone(),
+        source,
+    }
+}

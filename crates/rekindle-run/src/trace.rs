@@ -1,0 +1,63 @@
+//! What happened while a plan ran.
+
+use std::time::Instant;
+
+use rekindle_plan::{Action, Bytes, Nanos};
+
+/// Every action of a run, in the order they ran.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    origin: Instant,
+    events: Vec<Event>,
+}
+
+/// One action that ran.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What was done.
+    pub action: Action,
+    /// When it started, since the trace began.
+    pub start: Nanos,
+    /// When it was over.
+    pub end: Nanos,
+    /// The bytes alive on the device when it was over, where the engine can tell.
+    pub live_bytes: Option<Bytes>,
+}
+
+impl Trace {
+    /// An empty trace that begins now.
+    pub fn start() -> Self {
+        Self {
+            origin: Instant::now(),
+            events: Vec::new(),
+        }
+    }
+
+    /// The actions that ran.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
+    /// The most bytes alive when an action was over, where the engine can tell.
+    pub fn peak_bytes(&self) -> Option<Bytes> {
+        self.events
+            .iter()
+            .filter_map(|event| event.live_bytes)
+            .max()
+    }
+
+    /// The time since the trace began.
+    pub(crate) fn now(&self) -> Nanos {
+        self.origin.elapsed().into()
+    }
+
+    pub(crate) fn push(&mut self, action: Action, start: Nanos, live_bytes: Option<Bytes>) {
+        let end = self.now();
+        self.events.push(Event {
+            action,
+            start,
+            end,
+            live_bytes,
+        });
+    }
+}

@@ -1,0 +1,349 @@
+//! The executor on the counted engine holds what the simulator says, at every action, for every plan.
+
+use proptest::prelude::*;
+use rekindle_plan::{
+    Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Rule, Schedule, Stage, StageProfile,
+    TapeOption, Tier,
+};
+use rekindle_run::counted::{Allocation, CountedEngine, Ledger};
+use rekindle_run::{Engine, Executor, HostStore, Parcel, RunError, Store, StoreError, Stores};
+use std::collections::BTreeMap;
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+prop_compose! {
+    fn any_stage()(
+        (output, own, forward, backward) in (0..50u64, 0..200u64, 0..90u64, 0..90u64),
+        (forward_extra, backward_extra) in (0..40u64, 0..40u64),
+        gradient in proptest::option::of(0..60u64),
+        light in 0..100u64,
+    ) -> StageProfile {
+        StageProfile {
+            name: "stage".to_owned(),
+            output_bytes: Bytes::new(output),
+            tape_bytes: Bytes::new(output + own),
+            forward_ns: Nanos::new(forward),
+            backward_ns: Nanos::new(backward),
+            forward_extra_bytes: Bytes::new(forward_extra),
+            backward_extra_bytes: Bytes::new(backward_extra),
+            gradient_bytes: gradient.map(Bytes::new),
+            pinned: false,
+            options: vec![TapeOption {
+                name: name("light"),
+                tape_bytes: Bytes::new(output + own * light / 100),
+                forward_ns: Nanos::new(forward),
+                backward_ns: Nanos::new(backward + 10),
+            }],
+        }
+    }
+}
+
+prop_compose! {
+    fn any_profile()(
+        input in 0..50u64,
+        stages in proptest::collection::vec(any_stage(), 1..9),
+    ) -> Profile {
+        let tier = Tier {
+            name: name("host"),
+            capacity_bytes: Bytes::new(1 << 20),
+            write_bytes_per_second: 1_000_000_000,
+            read_bytes_per_second: 2_000_000_000,
+        };
+        let codec = Codec {
+            name: name("half"),
+            bytes_per_kibibyte: 512,
+            compress_bytes_per_second: 1_000_000_000,
+            restore_bytes_per_second: 1_000_000_000,
+        };
+        let profile = Profile::new("random", "none", Bytes::new(input), stages).unwrap();
+        profile.with_places(vec![tier], vec![codec]).unwrap()
+    }
+}
+
+/// Random legal plans: a recursive split of the chain, with choices drawn from `dice`.
+struct Plans<'a> {
+    dice: &'a mut dyn FnMut(u32) -> u32,
+    actions: Vec<Action>,
+}
+
+impl Plans<'_> {
+    fn whole(mut self, stages: u32) -> Vec<Action> {
+        // Sometimes the forward half keeps the input only, and everything happens after the turn.
+        if (self.dice)(3) == 0 {
+            let input = Boundary::new(0);
+            self.actions.push(Action::keep(input));
+            self.actions
+                .extend((1..=stages).map(|s| Action::forward(Stage::new(s))));
+            self.segment(1, stages, true, false);
+            self.actions.push(Action::drop(input));
+        } else {
+            self.segment(1, stages, false, false);
+        }
+        self.actions
+    }
+
+    /// Stages `first..=last` forth and back; `x(first-1)` is on the device, stays if `kept`, is part of a tape if `taped`.
+    fn segment(&mut self, first: u32, last: u32, kept: bool, taped: bool) {
+        if first == last || (self.dice)(2) == 0 {
+            let option = ((self.dice)(3) == 0).then(|| name("light"));
+            let stage = Stage::new(first);
+            self.actions.push(Action::Tape { stage, option });
+            if first < last {
+                self.segment(first + 1, last, false, true);
+            }
+            self.actions.push(Action::backward(stage));
+            return;
+        }
+        let middle = first + 1 + (self.dice)(last - first);
+        let boundary = Stage::new(first).input();
+        if !kept {
+            self.actions.push(Action::keep(boundary));
+        }
+        self.actions.push(Action::forward(Stage::new(first)));
+        let place = match (self.dice)(3) {
+            _ if kept || taped => None,
+            0 => Some(name("host")),
+            1 => Some(name("half")),
+            _ => None,
+        };
+        if let Some(place) = &place {
+            self.actions.push(match place.as_str() {
+                "host" => Action::Offload {
+                    boundary,
+                    tier: place.clone(),
+                },
+                _ => Action::Compress {
+                    boundary,
+                    codec: place.clone(),
+                },
+            });
+            self.actions.push(Action::drop(boundary));
+        }
+        self.actions
+            .extend((first + 1..middle).map(|s| Action::forward(Stage::new(s))));
+        self.segment(middle, last, false, false);
+        match place {
+            Some(place) => {
+                self.actions.push(Action::Fetch {
+                    boundary,
+                    place: place.clone(),
+                });
+                self.actions.push(Action::Drop {
+                    boundary,
+                    place: Some(place),
+                });
+                self.segment(first, middle - 1, false, false);
+            }
+            None => {
+                self.segment(first, middle - 1, true, taped);
+                if !kept {
+                    self.actions.push(Action::drop(boundary));
+                }
+            }
+        }
+    }
+}
+
+fn random_plan(stages: u32, rolls: &[u32]) -> Vec<Action> {
+    let mut rolls = rolls.iter().cycle();
+    let mut dice = move |sides: u32| rolls.next().map_or(0, |roll| roll % sides);
+    let plans = Plans {
+        dice: &mut dice,
+        actions: Vec::new(),
+    };
+    plans.whole(stages)
+}
+
+/// Half the bytes, on the same ledger as the engine.
+struct HalfStore {
+    ledger: SendLedger,
+    shelves: BTreeMap<Boundary, (SendAllocation, Parcel)>,
+}
+/// The tests run on one thread; stores must be `Send`.
+struct SendLedger(Ledger);
+struct SendAllocation(#[allow(dead_code)] Allocation);
+#[allow(unsafe_code)]
+// SAFETY: the test never moves a store to another thread.
+unsafe impl Send for SendLedger {}
+#[allow(unsafe_code)]
+// SAFETY: as above.
+unsafe impl Send for SendAllocation {}
+
+impl Store for HalfStore {
+    fn put(&mut self, boundary: Boundary, parcel: Parcel) -> Result<(), StoreError> {
+        let bytes = Bytes::new(parcel.bytes().get().div_ceil(2));
+        let memory = SendAllocation(self.ledger.0.allocate(bytes));
+        self.shelves.insert(boundary, (memory, parcel));
+        Ok(())
+    }
+    fn prefetch(&mut self, _: Boundary) -> Result<(), StoreError> {
+        Ok(())
+    }
+    fn take(&mut self, boundary: Boundary) -> Result<Parcel, StoreError> {
+        let shelf = self.shelves.get(&boundary);
+        shelf
+            .map(|(_, parcel)| parcel.clone())
+            .ok_or(StoreError::Absent { boundary })
+    }
+    fn forget(&mut self, boundary: Boundary) -> Result<(), StoreError> {
+        let shelf = self.shelves.remove(&boundary);
+        shelf.map(|_| ()).ok_or(StoreError::Absent { boundary })
+    }
+}
+
+/// The counted engine, noting its live and peak bytes around every call the executor makes.
+fn run(profile: &Profile, actions: &[Action]) {
+    let (schedule, simulation) = Schedule::judge(profile, actions).unwrap();
+    let mut engine = CountedEngine::new(profile.clone());
+    let ledger = engine.ledger().clone();
+    let half = HalfStore {
+        ledger: SendLedger(ledger.clone()),
+        shelves: BTreeMap::new(),
+    };
+    let stores = Stores::from([
+        (
+            name("host"),
+            Box::new(HostStore::new(Bytes::new(1 << 20))) as Box<dyn Store>,
+        ),
+        (name("half"), Box::new(half)),
+    ]);
+    let mut executor = Executor::<CountedEngine>::new(schedule, stores).traced();
+    let input = engine.input();
+    let output = executor.forward(&mut engine, input).unwrap();
+    // Handed out: from here on it is the caller's memory.
+    drop(output);
+    let gradient = engine.output_gradient();
+    let gradient = executor.backward(&mut engine, gradient).unwrap();
+    let events = executor.trace().unwrap().events();
+    assert_eq!(events.len(), actions.len());
+    for (index, (event, moment)) in events.iter().zip(&simulation.moments).enumerate() {
+        let mut expected = moment.after;
+        if index + 1 == simulation.turn {
+            // The output is still in the caller's hands when the last forward action is noted; inside a tape it
+            // costs nothing more.
+            let last = profile.stages().last().unwrap();
+            if matches!(event.action, Action::Forward { .. }) {
+                expected = expected.checked_add(last.output_bytes).unwrap();
+            }
+        }
+        assert_eq!(
+            event.live_bytes,
+            Some(expected),
+            "after action {index}, {}",
+            event.action
+        );
+    }
+    assert_eq!(ledger.peak(), simulation.peak_bytes, "{actions:?}");
+    assert_eq!(engine.forwards(), simulation.forwards);
+    drop(gradient);
+    drop(executor);
+    assert_eq!(ledger.live(), Bytes::ZERO, "nothing is left");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn live_bytes_equal_the_simulators_for_random_plans(
+        profile in any_profile(),
+        rolls in proptest::collection::vec(0..1000u32, 1..60),
+    ) {
+        run(&profile, &random_plan(profile.stages().len() as u32, &rolls));
+    }
+
+    #[test]
+    fn live_bytes_equal_the_simulators_for_every_rule(profile in any_profile(), k in 1..10usize) {
+        let rules = [Rule::StoreAll, Rule::Full, Rule::SquareRoot, format!("every-{k}").parse().unwrap()];
+        for rule in rules {
+            run(&profile, &rule.actions(profile.stages().len()).unwrap());
+        }
+    }
+}
+
+fn chain(stages: usize) -> Profile {
+    let stages = (0..stages).map(|index| StageProfile {
+        name: format!("stage.{index}"),
+        output_bytes: Bytes::new(1),
+        tape_bytes: Bytes::new(3),
+        ..StageProfile::default()
+    });
+    Profile::new("chain", "none", Bytes::new(1), stages.collect()).unwrap()
+}
+
+#[test]
+fn full_keeps_a_constant_number_of_boundaries_whatever_the_length() {
+    for stages in [1, 2, 10, 200] {
+        let profile = chain(stages);
+        let actions = Rule::Full.actions(stages).unwrap();
+        let (schedule, simulation) = Schedule::judge(&profile, &actions).unwrap();
+        let mut engine = CountedEngine::new(profile);
+        let mut executor = Executor::<CountedEngine>::new(schedule, Stores::new());
+        let input = engine.input();
+        drop(executor.forward(&mut engine, input).unwrap());
+        assert_eq!(executor.kept().count(), 1, "{stages} stages");
+        let gradient = engine.output_gradient();
+        executor.backward(&mut engine, gradient).unwrap();
+        // x0, one more boundary, one tape, one gradient: 6 bytes at the most.
+        assert!(
+            simulation.peak_bytes <= Bytes::new(6),
+            "{stages}: {}",
+            simulation.peak_bytes
+        );
+        assert_eq!(engine.ledger().peak(), simulation.peak_bytes);
+    }
+}
+
+#[test]
+fn ten_thousand_stages_under_sqrt_run_without_deep_recursion() {
+    let actions = Rule::SquareRoot.actions(10_000).unwrap();
+    // A stack far smaller than one frame per stage would take.
+    let small_stack = std::thread::Builder::new().stack_size(64 << 10);
+    small_stack
+        .spawn(move || run(&chain(10_000), &actions))
+        .unwrap()
+        .join()
+        .unwrap();
+}
+
+#[test]
+fn a_place_without_a_store_is_named() {
+    let tier = Tier {
+        name: name("host"),
+        capacity_bytes: Bytes::new(100),
+        write_bytes_per_second: 1,
+        read_bytes_per_second: 1,
+    };
+    let profile = chain(2).with_places(vec![tier], vec![]).unwrap();
+    let text = "keep x0/forward 1/offload x0 host/drop x0/tape 2/backward 2/fetch x0 host/drop x0 host/tape 1/backward 1";
+    let actions: Vec<Action> = text.split('/').map(|line| line.parse().unwrap()).collect();
+    let (schedule, _) = Schedule::judge(&profile, &actions).unwrap();
+    let mut engine = CountedEngine::new(profile);
+    let mut executor = Executor::<CountedEngine>::new(schedule, Stores::new());
+    let input = engine.input();
+    let error = executor.forward(&mut engine, input).unwrap_err();
+    assert!(matches!(&error, RunError::NoStore { place, .. } if place.as_str() == "host"));
+    assert_eq!(
+        error.to_string(),
+        "`offload x0 host` needs a store named `host`, but this run has: (none)"
+    );
+    // A run that failed cannot go on.
+    let input = engine.input();
+    assert!(matches!(
+        executor.forward(&mut engine, input),
+        Err(RunError::OutOfTurn { .. })
+    ));
+    let gradient = engine.output_gradient();
+    assert!(matches!(
+        executor.backward(&mut engine, gradient),
+        Err(RunError::OutOfTurn { .. })
+    ));
+}
+
+#[test]
+fn the_counted_engine_finds_a_mix_up() {
+    let mut engine = CountedEngine::new(chain(3));
+    let input = engine.input();
+    let error = engine.forward(Stage::new(2), input).unwrap_err();
+    assert_eq!(error.to_string(), "forward 2 got x0, expected x1");
+}
