@@ -80,6 +80,11 @@ impl fmt::Display for Boundary {
 pub struct Name(Arc<str>);
 
 impl Name {
+    /// Rules are called by letters, digits and dashes, so theirs always are names.
+    pub(crate) fn of_rule(rule: crate::Rule) -> Self {
+        Self(rule.to_string().into())
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -36,13 +36,15 @@ mod profile;
 pub mod rules;
 mod schedule;
 mod simulator;
+mod status;
 
 pub use action::{Action, Boundary, Name, ParseActionError, ParseNameError, Stage};
 pub use bytes::{Bytes, ParseBytesError};
 pub use format::FormatError;
 pub use nanos::Nanos;
-pub use plan::{PLAN_FORMAT, Plan, PlanError, Predicted, Status};
+pub use plan::{PLAN_FORMAT, Plan, PlanError, Predicted};
 pub use profile::{Codec, PROFILE_FORMAT, Profile, ProfileError, StageProfile, TapeOption, Tier};
 pub use rules::{ParseRuleError, Rule, RuleError};
 pub use schedule::Schedule;
 pub use simulator::{Illegal, Live, LiveKind, Moment, Reason, Simulation, simulate};
+pub use status::{Gap, Status};

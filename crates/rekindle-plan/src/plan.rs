@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::format::{self, FormatError};
-use crate::{Action, Bytes, Illegal, Nanos, Profile, Rule, RuleError, Schedule, Simulation};
+use crate::{
+    Action, Bytes, Illegal, Nanos, Profile, Rule, RuleError, Schedule, Simulation, Status,
+};
 
 /// The version of the plan format.
 pub const PLAN_FORMAT: &str = "rekindle.plan/1";
@@ -25,8 +27,7 @@ pub const PLAN_FORMAT: &str = "rekindle.plan/1";
 /// assert_eq!(Plan::from_json(&plan.to_json())?, plan);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
     format: String,
     /// Who made it.
@@ -43,21 +44,17 @@ pub struct Plan {
     pub actions: Vec<Action>,
 }
 
-/// How good a plan is known to be.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum Status {
-    /// No plan of its class is faster within the budget.
-    Optimal,
-    /// It fits; the fastest plan may be faster by up to the gap.
-    Feasible {
-        /// The most that may be left to gain, as a fraction of the plan's time.
-        gap: f64,
-    },
-    /// It follows a rule and claims nothing.
-    #[serde(untagged)]
-    Rule(String),
+/// A plan as a file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanFile {
+    format: String,
+    solver: String,
+    status: Status,
+    budget_bytes: Option<Bytes>,
+    fingerprint: String,
+    predicted: Predicted,
+    actions: Vec<Action>,
 }
 
 /// What the simulator said of a plan.
@@ -122,7 +119,7 @@ impl Plan {
         budget_bytes: Option<Bytes>,
     ) -> Result<Self, PlanError> {
         let actions = rule.actions(profile.stages().len())?;
-        let status = Status::Rule(rule.to_string());
+        let status = Status::Rule(rule.name());
         Self::judged(profile, rule.to_string(), status, budget_bytes, actions)
     }
 
@@ -192,12 +189,21 @@ impl Plan {
     /// # Errors
     /// When the text is not a plan of this version.
     pub fn from_json(text: &str) -> Result<Self, PlanError> {
-        Ok(format::read("plan", PLAN_FORMAT, text)?)
+        let file: PlanFile = format::read("plan", PLAN_FORMAT, text)?;
+        Ok(Self {
+            format: file.format,
+            solver: file.solver,
+            status: file.status,
+            budget_bytes: file.budget_bytes,
+            fingerprint: file.fingerprint,
+            predicted: file.predicted,
+            actions: file.actions,
+        })
     }
 
     /// Writes the plan.
     pub fn to_json(&self) -> String {
-        // A plan is strings, numbers and lists: it always serialises.
+        // A plan is strings, finite numbers and lists: it always serialises.
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }

@@ -27,17 +27,31 @@ pub const PROFILE_FORMAT: &str = "rekindle.profile/1";
 /// assert_eq!(profile.stages()[0].tape_bytes, Bytes::new(8192));
 /// # Ok::<(), rekindle_plan::ProfileError>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Profile {
     format: String,
     model: String,
     device: String,
     input_bytes: Bytes,
     stages: Vec<StageProfile>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     tiers: Vec<Tier>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    codecs: Vec<Codec>,
+}
+
+/// A profile as a file has it, before it is checked.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProfileFile {
+    format: String,
+    model: String,
+    device: String,
+    input_bytes: Bytes,
+    stages: Vec<StageProfile>,
+    #[serde(default)]
+    tiers: Vec<Tier>,
+    #[serde(default)]
     codecs: Vec<Codec>,
 }
 
@@ -254,7 +268,16 @@ impl Profile {
     /// # Errors
     /// When the text is not a profile of this version, or not one that can be planned.
     pub fn from_json(text: &str) -> Result<Self, ProfileError> {
-        let profile: Self = format::read("profile", PROFILE_FORMAT, text)?;
+        let file: ProfileFile = format::read("profile", PROFILE_FORMAT, text)?;
+        let profile = Self {
+            format: file.format,
+            model: file.model,
+            device: file.device,
+            input_bytes: file.input_bytes,
+            stages: file.stages,
+            tiers: file.tiers,
+            codecs: file.codecs,
+        };
         profile.check()?;
         Ok(profile)
     }

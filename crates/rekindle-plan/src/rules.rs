@@ -15,7 +15,7 @@ pub use every_k::{every_k, square_root};
 pub use full::full;
 pub use store_all::store_all;
 
-use crate::Action;
+use crate::{Action, Name};
 
 /// A textbook rule by name: `store-all`, `full`, `every-K` or `sqrt`.
 ///
@@ -51,7 +51,7 @@ pub enum RuleError {
     NoStages,
     /// The plan would be too long to hold.
     #[error(
-        "`{rule}` needs {needed} actions for {stages} stages, more than {MOST_ACTIONS}; try `sqrt`"
+        "`{rule}` needs up to {needed} actions for {stages} stages, more than {MOST_ACTIONS}; try `sqrt`"
     )]
     TooLong {
         /// The rule.
@@ -67,6 +67,11 @@ impl Rule {
     /// Every block by itself: [`Rule::EveryK`] of 1.
     pub const EVERY_ONE: Self = Self::EveryK(NonZeroUsize::MIN);
 
+    /// The rule's name, such as `every-4`.
+    pub fn name(self) -> Name {
+        Name::of_rule(self)
+    }
+
     /// The rule's actions for a chain of `stages`.
     ///
     /// # Errors
@@ -77,7 +82,8 @@ impl Rule {
         }
         let count = stages as u128;
         let needed = match self {
-            Self::Full => count * (count + 7) / 2 + 2,
+            Self::Full => count.saturating_mul(count + 5) / 2 + 2,
+            // At most a forward, a tape, a backward, a keep and a drop for each stage.
             _ => count * 5,
         };
         if needed > MOST_ACTIONS as u128 {

@@ -131,6 +131,16 @@ pub enum Reason {
         /// The boundary made again.
         boundary: Boundary,
     },
+    /// A tape that read the boundary still holds it.
+    #[error(
+        "{boundary} is still held by tape {stage}, and would exist twice; keep it instead of making it again"
+    )]
+    HeldByTape {
+        /// The boundary made again.
+        boundary: Boundary,
+        /// The stage whose tape holds it.
+        stage: Stage,
+    },
     /// There is no copy of the boundary there.
     #[error("there is no copy of {boundary} in `{place}`")]
     NotThere {
@@ -442,6 +452,7 @@ impl<'a> Walk<'a> {
         let profile = &self.profile.stages()[stage.index()];
         let peak = self.peak_with(LiveKind::BackwardExtra(stage), profile.backward_extra_bytes)?;
         self.spend(time)?;
+        self.wait_until(self.boundaries[stage.output().index()].offloaded);
         self.change([stage.input(), stage.output()], Bytes::ZERO, |walk| {
             walk.stages[stage.index()].tape = None;
         })?;
@@ -482,7 +493,9 @@ impl<'a> Walk<'a> {
             return Err(Reason::NotOnDevice { boundary });
         }
         let peak = self.peak()?;
-        self.wait_until(self.boundaries[boundary.index()].offloaded);
+        let state = &self.boundaries[boundary.index()];
+        // Memory that a transfer still reads or writes is not free.
+        self.wait_until(state.offloaded.max(state.ready));
         self.release(boundary)?;
         Ok(peak)
     }
@@ -536,9 +549,7 @@ impl<'a> Walk<'a> {
 
     fn fetch(&mut self, boundary: Boundary, name: &Name) -> Result<Bytes, Reason> {
         let (place, position, complete) = self.copy(boundary, name)?;
-        if self.on_device(boundary) {
-            return Err(Reason::AlreadyOnDevice { boundary });
-        }
+        self.check_makes(boundary)?;
         self.hold(boundary)?;
         let bytes = self.profile.boundary_bytes(boundary).unwrap_or_default();
         let ready = match place {
@@ -634,11 +645,7 @@ impl<'a> Walk<'a> {
         if self.stages[stage.index()].tape.is_some() {
             return Err(Reason::AlreadyTaped { stage });
         }
-        if self.boundaries[stage.output().index()].held {
-            return Err(Reason::AlreadyOnDevice {
-                boundary: stage.output(),
-            });
-        }
+        self.check_makes(stage.output())?;
         self.needs(stage.input())?;
         Ok(profile)
     }
@@ -664,13 +671,30 @@ impl<'a> Walk<'a> {
             .is_some_and(|index| self.stages[index].tape.is_some())
     }
 
+    /// Fails when the boundary exists already: a second copy would be memory that nobody counts.
+    fn check_makes(&self, boundary: Boundary) -> Result<(), Reason> {
+        if self.on_device(boundary) {
+            return Err(Reason::AlreadyOnDevice { boundary });
+        }
+        match self.read_by_tape(boundary) {
+            true => Err(Reason::HeldByTape {
+                boundary,
+                stage: Stage::at(boundary.index()),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a tape holds on to the boundary, as its stage's input.
+    fn read_by_tape(&self, boundary: Boundary) -> bool {
+        let reader = self.stages.get(boundary.index());
+        reader.is_some_and(|stage| stage.tape.is_some())
+    }
+
     /// Whether a boundary takes memory of its own: held, or held on to by the tape that reads it, and not in a tape.
     fn counts(&self, boundary: Boundary) -> bool {
-        let read_by_tape = self
-            .stages
-            .get(boundary.index())
-            .is_some_and(|stage| stage.tape.is_some());
-        (self.boundaries[boundary.index()].held || read_by_tape) && !self.in_tape(boundary)
+        let held = self.boundaries[boundary.index()].held || self.read_by_tape(boundary);
+        held && !self.in_tape(boundary)
     }
 
     /// Makes a change and corrects the live bytes for what it does to these boundaries, plus `grown`.

@@ -1,5 +1,7 @@
 //! The executor on the counted engine holds what the simulator says, at every action, for every plan.
 
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
 use proptest::prelude::*;
 use rekindle_plan::{
     Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Rule, Schedule, Stage, StageProfile,

@@ -1,1 +1,80 @@
-//! x
+//! Gradient checkpointing for [Burn](https://burn.dev): train with a fraction of the activations, and get the same
+//! gradients, bit for bit.
+//!
+//! Training keeps what every operation needs for the backward pass. A checkpoint keeps the input of a stage only, and
+//! runs the stage again when the backward pass gets there.
+//!
+//! ```
+//! use burn::module::Module;
+//! use burn::nn::{Linear, LinearConfig};
+//! use burn::optim::{AdamConfig, GradientsParams};
+//! use burn::tensor::{Device, Tensor};
+//! use rekindle::Region;
+//!
+//! #[derive(Module, Debug)]
+//! struct Model {
+//!     layers: Vec<Linear>,
+//! }
+//!
+//! impl Model {
+//!     fn forward(&self, x: Tensor<2>) -> Result<Tensor<2>, rekindle::Error> {
+//!         // was: self.layers.iter().fold(x, |x, layer| layer.forward(x).tanh())
+//!         Region::new()
+//!             .stages("layer", &self.layers, |layer: &Linear, x: Tensor<2>| layer.forward(x).tanh())
+//!             .forward(x)
+//!     }
+//! }
+//!
+//! let device = Device::flex().autodiff();
+//! let mut model = Model { layers: (0..4).map(|_| LinearConfig::new(8, 8).init(&device)).collect() };
+//! let mut optimizer = AdamConfig::new().init();
+//!
+//! let loss = model.forward(Tensor::ones([2, 8], &device))?.mean();
+//! let gradients = GradientsParams::from_grads(loss.backward(), &model);
+//! model = optimizer.step(1e-3, model, gradients);
+//! # let _ = model;
+//! # Ok::<(), rekindle::Error>(())
+//! ```
+//!
+//! - [`checkpoint`]: one module, one call.
+//! - [`Region`]: many stages under a [`Rule`] or a [`Plan`].
+//! - [`backward`]: a backward pass that returns errors.
+//! - [`seed`], [`without_checkpointing`]: runs that can be compared.
+//! - [`Checks`], [`what_is_kept`], [`TraceHandle`]: what happened, and whether it was right.
+//! - [`memory`]: live and peak bytes on CPU backends.
+//!
+//! # What is the same, and what is not
+//!
+//! Loss and gradients equal those of plain training bit for bit: random numbers are replayed, running statistics move
+//! once, sums are added up in Burn's order. Two things differ, because Burn leaves no way around them:
+//!
+//! - An input that is not a leaf and that no used output depends on gets a gradient of zeros, not none.
+//! - A tensor with three or more uses, some inside a region and some outside *at a smaller depth* than those inside,
+//!   may have its contributions added up in another order.
+
+// The derive macro names this crate.
+extern crate self as rekindle;
+
+mod backward;
+mod boundary;
+mod checks;
+mod error;
+mod kept;
+pub mod memory;
+mod node;
+mod region;
+mod seeds;
+mod stage;
+
+pub use backward::backward;
+pub use boundary::{Boundary, Parts, PartsReader};
+pub use checks::Checks;
+pub use error::Error;
+pub use kept::{KeptList, KeptRow, what_is_kept};
+pub use node::sweep;
+pub use region::{Region, TraceHandle, checkpoint, without_checkpointing};
+pub use rekindle_derive::Boundary;
+pub use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, Schedule};
+pub use rekindle_run::{Event, Trace};
+pub use seeds::seed;
+pub use stage::{NoModule, StageOutput};

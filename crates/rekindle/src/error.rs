@@ -1,0 +1,164 @@
+//! What can go wrong, said so that it can be mended.
+
+use rekindle_plan::{Illegal, PlanError, Rule, RuleError};
+use rekindle_run::{RunError, StoreError};
+
+/// Why a region, a checkpoint or a backward pass was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The plan is for a chain of another length.
+    #[error(
+        "the plan is for {plan} stages, but the region has {region}; plan the region again, or give it the stages the plan was made for"
+    )]
+    PlanLength {
+        /// The stages of the plan.
+        plan: usize,
+        /// The stages of the region.
+        region: usize,
+    },
+    /// The plan cannot be run on the region's stages.
+    #[error("the plan does not fit the region: {0}")]
+    Illegal(#[from] Illegal),
+    /// The plan was refused before it came to running it.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The rule gives no plan for the region.
+    #[error("{rule} gives no plan: {source}")]
+    Rule {
+        /// The rule.
+        rule: Rule,
+        /// Why.
+        source: RuleError,
+    },
+    /// A stage uses a tensor of the outer graph that is neither its input nor a parameter of its module.
+    #[error(
+        "stage {stage} (`{name}`) uses a tracked tensor that is neither its input nor a parameter of its module, so its gradient would be lost; pass the tensor as an input, make it a `Param` of the module, or `detach` it"
+    )]
+    TrackedCapture {
+        /// The stage, from 1.
+        stage: usize,
+        /// Its name.
+        name: String,
+    },
+    /// The stage did not do in the recomputation what it did in the forward pass.
+    #[error(
+        "stage {stage} (`{name}`) made {recompute} for tensor {tensor} of its output when it was recomputed, but {forward} in the forward pass; make it depend on nothing but its input, its parameters and Burn's random numbers, or leave it out of the region"
+    )]
+    StageChanged {
+        /// The stage, from 1.
+        stage: usize,
+        /// Its name.
+        name: String,
+        /// Which tensor of its output, from 0.
+        tensor: usize,
+        /// What the forward pass made.
+        forward: String,
+        /// What the recomputation made.
+        recompute: String,
+    },
+    /// The stage's module has other trainable parameters in the recomputation than it had in the forward pass.
+    #[error(
+        "stage {stage} (`{name}`) has {recompute} trainable parameters in the recomputation, but had {forward} in the forward pass; do not freeze or unfreeze a module between the forward and the backward pass"
+    )]
+    ParametersChanged {
+        /// The stage, from 1.
+        stage: usize,
+        /// Its name.
+        name: String,
+        /// How many the forward pass found.
+        forward: usize,
+        /// How many the recomputation found.
+        recompute: usize,
+    },
+    /// The tensors are on a backend that this build of rekindle cannot checkpoint.
+    #[error(
+        "the tensors are on {device}, but rekindle was built for: {enabled}; turn on the crate feature of that backend, or move the model to one of these"
+    )]
+    BackendOff {
+        /// The device found.
+        device: String,
+        /// The backends that are on.
+        enabled: &'static str,
+    },
+    /// A stage mixes tensors of several backends.
+    #[error(
+        "stage {stage} (`{name}`) made a tensor on {found}, but its region runs on {expected}; keep a region on one device"
+    )]
+    OtherBackend {
+        /// The stage, from 1; 0 for the region's input.
+        stage: usize,
+        /// Its name.
+        name: String,
+        /// The backend found.
+        found: String,
+        /// The backend expected.
+        expected: String,
+    },
+    /// A parameter is distributed: Burn synchronises it on every backward, also on those inside a region.
+    #[error(
+        "stage {stage} (`{name}`) has a distributed parameter, which Burn would synchronise once for every recomputed stage; train it without `set_distributed`, or leave it out of the region"
+    )]
+    Distributed {
+        /// The stage, from 1.
+        stage: usize,
+        /// Its name.
+        name: String,
+    },
+    /// The plan keeps a tape in a way Burn does not offer.
+    #[error("stage {stage} has no tape option `{option}`, expected none or `balanced`")]
+    UnknownOption {
+        /// The stage, from 1.
+        stage: usize,
+        /// The option found.
+        option: String,
+    },
+    /// A boundary cannot be put together from its tensors.
+    #[error(
+        "a boundary cannot be put together: found {found}, expected {expected}; check the type's `Boundary` implementation"
+    )]
+    Boundary {
+        /// What was found.
+        found: String,
+        /// What the type asked for.
+        expected: String,
+    },
+    /// A boundary cannot leave the device.
+    #[error("a boundary cannot leave the device: {reason}")]
+    Export {
+        /// Why.
+        reason: String,
+    },
+    /// A store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The plan asks for something this run does not have.
+    #[error("the plan cannot be run: {reason}")]
+    Run {
+        /// What is missing.
+        reason: String,
+    },
+    /// The loss does not depend on anything that needs a gradient.
+    #[error(
+        "the loss is not tracked, so there is nothing to go back through; build the model on a device with `.autodiff()` and keep at least one parameter unfrozen"
+    )]
+    Untracked,
+    /// Burn, or a stage, panicked in the backward pass.
+    #[error("the backward pass panicked: {message}")]
+    Panicked {
+        /// The panic's message.
+        message: String,
+    },
+}
+
+impl From<RunError<Self>> for Error {
+    fn from(error: RunError<Self>) -> Self {
+        match error {
+            RunError::Engine { source, .. } => source,
+            RunError::Store { source, .. } => Self::Store(source),
+            other => Self::Run {
+                reason: other.to_string(),
+            },
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What a region keeps between its forward and its backward pass, and why.
+
+use std::cell::RefCell;
+use std::fmt;
+
+use rekindle_plan::Bytes;
+
+thread_local! {
+    static LISTING: RefCell<Option<Vec<KeptRow>>> = const { RefCell::new(None) };
+}
+
+/// What all regions kept that ran inside [`what_is_kept`]. Prints as a table.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptList {
+    rows: Vec<KeptRow>,
+}
+
+/// One thing that is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeptRow {
+    /// The stage it is for.
+    pub stage: String,
+    /// Which boundary or tape it is.
+    pub what: String,
+    /// Element type and shape; `None` for a tape, which is many tensors.
+    pub tensor: Option<String>,
+    /// Its size; `None` for a tape, which has to be measured.
+    pub bytes: Option<Bytes>,
+    /// What it is kept for.
+    pub why: String,
+}
+
+impl KeptList {
+    /// What is kept, in the order the regions ran.
+    pub fn rows(&self) -> &[KeptRow] {
+        &self.rows
+    }
+
+    /// The size of all boundaries in the list.
+    pub fn boundary_bytes(&self) -> Bytes {
+        self.rows.iter().filter_map(|row| row.bytes).sum()
+    }
+}
+
+impl fmt::Display for KeptList {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let header = ["stage", "kept", "tensor", "bytes", "why"].map(str::to_owned);
+        let cells = self.rows.iter().map(|row| {
+            [
+                row.stage.clone(),
+                row.what.clone(),
+                row.tensor.clone().unwrap_or_else(|| "-".to_owned()),
+                row.bytes
+                    .map_or_else(|| "-".to_owned(), |bytes| bytes.get().to_string()),
+                row.why.clone(),
+            ]
+        });
+        let cells: Vec<[String; 5]> = std::iter::once(header).chain(cells).collect();
+        let width = |column: usize| cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
+        let widths: [usize; 4] = std::array::from_fn(width);
+        for [stage, what, tensor, bytes, why] in &cells {
+            let [a, b, c, d] = widths;
+            writeln!(
+                formatter,
+                "{stage:a$}  {what:b$}  {tensor:c$}  {bytes:>d$}  {why}"
+            )?;
+        }
+        write!(formatter, "boundaries in all: {}", self.boundary_bytes())
+    }
+}
+
+/// Runs a forward pass and lists what its regions keep for the backward pass.
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use rekindle::{checkpoint, what_is_kept};
+///
+/// let device = Device::flex().autodiff();
+/// let layer = LinearConfig::new(8, 32).init(&device);
+/// let x = Tensor::<2>::ones([4, 8], &device);
+/// let (y, kept) = what_is_kept(|| checkpoint(&layer, x, |layer: &Linear, x: Tensor<2>| layer.forward(x)));
+/// assert_eq!(y?.dims(), [4, 32]);
+/// assert_eq!(kept.rows().len(), 1);
+/// assert_eq!(kept.boundary_bytes().get(), 4 * 8 * 4);
+/// println!("{kept}");
+/// # Ok::<(), rekindle::Error>(())
+/// ```
+pub fn what_is_kept<T>(forward: impl FnOnce() -> T) -> (T, KeptList) {
+    /// Puts back what an outer listing had, also when the forward pass panics.
+    struct Restore(Option<Vec<KeptRow>>);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            LISTING.set(self.0.take());
+        }
+    }
+    let _restore = Restore(LISTING.replace(Some(Vec::new())));
+    let output = forward();
+    let rows = LISTING.take().unwrap_or_default();
+    (output, KeptList { rows })
+}
+
+/// Adds to the listing, if there is one.
+pub(crate) fn note(rows: impl FnOnce() -> Vec<KeptRow>) {
+    LISTING.with_borrow_mut(|listing| {
+        if let Some(listing) = listing {
+            listing.extend(rows());
+        }
+    });
+}

@@ -1,0 +1,114 @@
+//! Live and peak bytes on backends that use the process's allocator, such as `flex`.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+
+use rekindle_plan::Bytes;
+
+static INSTALLED: AtomicBool = AtomicBool::new(false);
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
+
+/// A global allocator that counts, around another one.
+///
+/// ```
+/// use rekindle::memory::{self, CountingAllocator};
+///
+/// #[global_allocator]
+/// static ALLOCATOR: CountingAllocator = CountingAllocator::system();
+///
+/// let before = memory::live().unwrap();
+/// memory::reset_peak();
+/// drop(vec![0u8; 1 << 20]);
+/// assert!(memory::peak().unwrap().get() >= before.get() + (1 << 20));
+/// assert!(memory::live().unwrap().get() < before.get() + (1 << 20));
+/// ```
+#[derive(Debug, Default)]
+pub struct CountingAllocator<A = System>(A);
+
+impl CountingAllocator {
+    /// Counts what the system's allocator hands out.
+    pub const fn system() -> Self {
+        Self(System)
+    }
+}
+
+impl<A> CountingAllocator<A> {
+    /// Counts what `allocator` hands out.
+    pub const fn around(allocator: A) -> Self {
+        Self(allocator)
+    }
+}
+
+fn grown(bytes: usize) {
+    INSTALLED.store(true, Relaxed);
+    let live = LIVE.fetch_add(bytes, Relaxed) + bytes;
+    // Most allocations are no new peak: look before writing, so that threads do not fight over the line.
+    if live > PEAK.load(Relaxed) {
+        PEAK.fetch_max(live, Relaxed);
+    }
+}
+
+fn shrunk(bytes: usize) {
+    LIVE.fetch_sub(bytes, Relaxed);
+}
+
+#[allow(unsafe_code)]
+// SAFETY: every call is handed on unchanged to the allocator inside; counting touches no memory it hands out.
+unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are those `alloc` asks for.
+        let pointer = unsafe { self.0.alloc(layout) };
+        if !pointer.is_null() {
+            grown(layout.size());
+        }
+        pointer
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as for `alloc`.
+        let pointer = unsafe { self.0.alloc_zeroed(layout) };
+        if !pointer.is_null() {
+            grown(layout.size());
+        }
+        pointer
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the pointer came from the allocator inside, with this layout.
+        unsafe { self.0.dealloc(pointer, layout) };
+        shrunk(layout.size());
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as for `dealloc`; the size is the caller's.
+        let moved = unsafe { self.0.realloc(pointer, layout, size) };
+        if !moved.is_null() {
+            // While it moves, both blocks exist.
+            grown(size);
+            shrunk(layout.size());
+        }
+        moved
+    }
+}
+
+/// The bytes allocated now; `None` when no [`CountingAllocator`] is installed.
+pub fn live() -> Option<Bytes> {
+    counted(&LIVE)
+}
+
+/// The most bytes allocated at once since [`reset_peak`]; `None` when no [`CountingAllocator`] is installed.
+pub fn peak() -> Option<Bytes> {
+    counted(&PEAK)
+}
+
+fn counted(counter: &AtomicUsize) -> Option<Bytes> {
+    INSTALLED
+        .load(Relaxed)
+        .then(|| Bytes::new(counter.load(Relaxed) as u64))
+}
+
+/// Starts to look for the peak anew.
+pub fn reset_peak() {
+    PEAK.store(LIVE.load(Relaxed), Relaxed);
+}

@@ -1,0 +1,444 @@
+//! Regions: a run of stages under one plan, one node of the user's graph.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::module::Module;
+use burn::tensor::Device;
+use rekindle_plan::{Bytes, Name, Plan, Profile, Rule, Schedule, Tier};
+use rekindle_run::{HostStore, Store, Stores, Trace};
+
+use crate::boundary::{Boundary, Parts};
+use crate::checks::Checks;
+use crate::node::{self, AnyTensor, Job};
+use crate::stage::{AnyStage, Mode, Parameters, StageOf, StageOutput};
+use crate::{Error, seeds};
+
+thread_local! {
+    static WITHOUT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs `module` on `inputs` without keeping what is between: the backward pass runs it again.
+///
+/// The gradients are those of `function(&module, inputs)`, bit for bit, with dropout, batch norm, frozen and shared
+/// parameters. What follows stays as it is: `loss.backward()`, `GradientsParams::from_grads`.
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use rekindle::checkpoint;
+///
+/// let device = Device::flex().autodiff();
+/// let layer = LinearConfig::new(8, 8).init(&device);
+/// let x = Tensor::<2>::ones([4, 8], &device).require_grad();
+///
+/// let y = checkpoint(&layer, x.clone(), |layer: &Linear, x: Tensor<2>| layer.forward(x).tanh())?;
+/// let gradients = y.sum().backward();
+/// assert!(x.grad(&gradients).is_some());
+/// # Ok::<(), rekindle::Error>(())
+/// ```
+///
+/// The function gets everything it needs as an argument. It is `Copy`, so a tensor cannot be captured, whose gradient
+/// would be lost:
+///
+/// ```compile_fail
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::tensor::{Device, Tensor};
+/// # use rekindle::checkpoint;
+/// # let device = Device::flex().autodiff();
+/// # let layer = LinearConfig::new(8, 8).init(&device);
+/// # let x = Tensor::<2>::ones([4, 8], &device).require_grad();
+/// let scale = Tensor::<2>::ones([4, 8], &device).require_grad();
+/// let y = checkpoint(&layer, x, move |layer: &Linear, x: Tensor<2>| layer.forward(x) * scale.clone());
+/// ```
+///
+/// # Errors
+/// When the function uses a tracked tensor that is neither an input nor a parameter, or the backend is not one this
+/// build knows.
+pub fn checkpoint<M, I, R, F>(module: &M, inputs: I, function: F) -> Result<R::Boundary, Error>
+where
+    M: Module + 'static,
+    I: Boundary,
+    R: StageOutput + 'static,
+    F: Fn(&M, I) -> R + Copy + Send + 'static,
+{
+    let region = Region::new().stage("checkpoint", module, function);
+    region.rule(Rule::Full).forward(inputs)
+}
+
+/// Stages that run one after the other under one plan.
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use rekindle::{Region, Rule};
+///
+/// let device = Device::flex().autodiff();
+/// let stem = LinearConfig::new(4, 8).init(&device);
+/// let layers: Vec<Linear> = (0..6).map(|_| LinearConfig::new(8, 8).init(&device)).collect();
+/// let x = Tensor::<2>::ones([2, 4], &device);
+///
+/// let y = Region::new()
+///     .stage("stem", &stem, |stem: &Linear, x: Tensor<2>| stem.forward(x))
+///     .stages("layer", &layers, |layer: &Linear, x: Tensor<2>| layer.forward(x).tanh())
+///     .rule(Rule::SquareRoot)
+///     .forward(x)?;
+/// let gradients = y.sum().backward();
+/// # let _ = gradients;
+/// # Ok::<(), rekindle::Error>(())
+/// ```
+///
+/// Without a plan every stage is checkpointed by itself ([`Rule::EVERY_ONE`]).
+#[must_use = "a region does nothing until `forward`"]
+pub struct Region<I, O> {
+    stages: Vec<Box<dyn AnyStage>>,
+    planned: Planned,
+    checks: Checks,
+    host: Option<Bytes>,
+    trace: Option<TraceHandle>,
+    types: PhantomData<fn(I) -> O>,
+}
+
+enum Planned {
+    Rule(Rule),
+    Plan(Plan, Option<Profile>),
+    Schedule(Schedule),
+}
+
+/// Where a region's trace can be read when its backward is through.
+///
+/// ```
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use rekindle::{Region, TraceHandle};
+///
+/// let device = Device::flex().autodiff();
+/// let layers: Vec<Linear> = (0..3).map(|_| LinearConfig::new(8, 8).init(&device)).collect();
+/// let trace = TraceHandle::new();
+/// let region = Region::new().stages("layer", &layers, |layer: &Linear, x: Tensor<2>| layer.forward(x));
+/// let y = region.trace(&trace).forward(Tensor::ones([2, 8], &device))?;
+/// y.sum().backward();
+/// assert_eq!(trace.get().unwrap().events().len(), 12);
+/// # Ok::<(), rekindle::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct TraceHandle(Arc<Mutex<Option<Trace>>>);
+
+impl TraceHandle {
+    /// A handle to no trace yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The trace of the last region that ran with this handle, once its backward is through.
+    pub fn get(&self) -> Option<Trace> {
+        self.0
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    pub(crate) fn set(&self, trace: Trace) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(trace);
+    }
+}
+
+impl<I: Boundary> Region<I, I> {
+    /// A region of no stages yet.
+    pub fn new() -> Self {
+        Self {
+            stages: Vec::new(),
+            planned: Planned::Rule(Rule::EVERY_ONE),
+            checks: Checks::default(),
+            host: None,
+            trace: None,
+            types: PhantomData,
+        }
+    }
+}
+
+impl<I: Boundary> Default for Region<I, I> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<I: Boundary, O: Boundary> Region<I, O> {
+    /// Adds a stage.
+    pub fn stage<M, R, F>(
+        mut self,
+        name: impl Into<String>,
+        module: &M,
+        function: F,
+    ) -> Region<I, R::Boundary>
+    where
+        M: Module + 'static,
+        R: StageOutput + 'static,
+        F: Fn(&M, O) -> R + Copy + Send + 'static,
+    {
+        let stage = StageOf::<M, O, R, F>::new(name.into(), module.clone(), function);
+        self.stages.push(Box::new(stage));
+        Region {
+            stages: self.stages,
+            planned: self.planned,
+            checks: self.checks,
+            host: self.host,
+            trace: self.trace,
+            types: PhantomData,
+        }
+    }
+
+    /// Adds a stage for each of `modules`, named `name.0`, `name.1` and so on.
+    pub fn stages<M, R, F>(mut self, name: &str, modules: &[M], function: F) -> Self
+    where
+        M: Module + 'static,
+        R: StageOutput<Boundary = O> + 'static,
+        F: Fn(&M, O) -> R + Copy + Send + 'static,
+    {
+        for (index, module) in modules.iter().enumerate() {
+            self = self.stage(format!("{name}.{index}"), module, function);
+        }
+        self
+    }
+
+    /// Runs under a textbook rule.
+    pub fn rule(mut self, rule: Rule) -> Self {
+        self.planned = Planned::Rule(rule);
+        self
+    }
+
+    /// Runs under a plan. It is judged again before it runs; only its length and what it does are compared with the
+    /// region.
+    pub fn plan(mut self, plan: Plan) -> Self {
+        self.planned = Planned::Plan(plan, None);
+        self
+    }
+
+    /// Runs under a plan for the model of `profile`: a plan for another model, or over its budget, is refused.
+    pub fn plan_for(mut self, plan: Plan, profile: Profile) -> Self {
+        self.planned = Planned::Plan(plan, Some(profile));
+        self
+    }
+
+    /// Runs under a schedule that was judged before: nothing is left to check but its length.
+    pub fn schedule(mut self, schedule: Schedule) -> Self {
+        self.planned = Planned::Schedule(schedule);
+        self
+    }
+
+    /// What to compare when a stage is run again.
+    pub fn checks(mut self, checks: Checks) -> Self {
+        self.checks = checks;
+        self
+    }
+
+    /// Lets plans offload up to this much to host memory, as the tier `host`.
+    pub fn host(mut self, limit: Bytes) -> Self {
+        self.host = Some(limit);
+        self
+    }
+
+    /// Writes down what happens, for `handle` to read when the backward is through.
+    pub fn trace(mut self, handle: &TraceHandle) -> Self {
+        self.trace = Some(handle.clone());
+        self
+    }
+
+    /// Runs the stages. The result is part of the user's graph like that of any operation.
+    ///
+    /// On a device without autodiff, and where nothing is tracked, the stages are simply called.
+    ///
+    /// # Errors
+    /// When the plan does not fit the stages, a stage uses a tracked tensor that is neither its input nor a parameter,
+    /// a parameter is distributed, or the backend is not one this build knows.
+    pub fn forward(self, input: I) -> Result<O, Error> {
+        let input = Parts::of(input);
+        // First of all: a parameter that is not initialised yet draws its values when it is looked at.
+        let parameters: Vec<Parameters> =
+            self.stages.iter().map(|stage| stage.parameters()).collect();
+        let output = match Surroundings::find(&input, &parameters) {
+            Surroundings::NoAutodiff => self.run_plain(input, None)?,
+            _ if self.stages.is_empty() => input,
+            Surroundings::Untracked(device) => {
+                // A wrong plan is found here, too: inside a stage of another region everything is untracked at first.
+                self.judge()?;
+                self.run_plain(input, Some(&device))?
+            }
+            Surroundings::Tracked(device) if WITHOUT.get() => {
+                self.judge()?;
+                let output = self.run_plain(input, Some(&device))?;
+                match seeds::nested() {
+                    true => output,
+                    false => node::reseed_after_backward(output, &device),
+                }
+            }
+            Surroundings::Tracked(device) => self.run_checkpointed(input, parameters, device)?,
+        };
+        output.into_tree()
+    }
+
+    /// Calls one stage after the other, on the seeds of a checkpointed run when there is a device to seed.
+    fn run_plain(&self, input: Parts, device: Option<&Device>) -> Result<Parts, Error> {
+        let seed = device.map(|_| seeds::next());
+        let mut boundary = input;
+        for (index, stage) in self.stages.iter().enumerate() {
+            let run = |input| stage.run(Mode::Plain, Default::default(), input);
+            boundary = match (device, seed) {
+                (Some(device), Some(seed)) => {
+                    let seed = seeds::of_stage(seed, index);
+                    seeds::run(device, seed, || run(boundary))?.output
+                }
+                _ => run(boundary)?.output,
+            };
+        }
+        if let Some(device) = device {
+            device.seed(seeds::next());
+        }
+        Ok(boundary)
+    }
+
+    fn run_checkpointed(
+        self,
+        input: Parts,
+        parameters: Vec<Parameters>,
+        device: Device,
+    ) -> Result<Parts, Error> {
+        let schedule = self.judge()?;
+        let mut stores = Stores::new();
+        if let (Some(limit), Ok(name)) = (self.host, "host".parse::<Name>()) {
+            stores.insert(name, Box::new(HostStore::new(limit)) as Box<dyn Store>);
+        }
+        let seed = seeds::next();
+        let output = node::run(Job {
+            stages: self.stages,
+            parameters: parameters
+                .into_iter()
+                .map(|parameters| parameters.tracked)
+                .collect(),
+            schedule,
+            stores,
+            input,
+            device: device.clone(),
+            seed,
+            checks: self.checks,
+            trace: self.trace,
+        })?;
+        device.seed(seeds::next());
+        Ok(output)
+    }
+
+    /// Has the plan judged for these stages, before anything runs.
+    fn judge(&self) -> Result<Schedule, Error> {
+        let region = self.stages.len();
+        let fits = |plan: usize| match plan == region {
+            true => Ok(()),
+            false => Err(Error::PlanLength { plan, region }),
+        };
+        match &self.planned {
+            Planned::Schedule(schedule) => {
+                fits(schedule.stages())?;
+                Ok(schedule.clone())
+            }
+            Planned::Plan(plan, Some(profile)) => {
+                fits(profile.stages().len())?;
+                Ok(plan.judge(profile)?.0)
+            }
+            Planned::Plan(plan, None) => {
+                let last = plan.actions.iter().filter_map(rekindle_plan::Action::stage);
+                fits(last.map(|stage| stage.number() as usize).max().unwrap_or(0))?;
+                Ok(Schedule::judge(&self.structure()?, &plan.actions)?.0)
+            }
+            Planned::Rule(rule) => {
+                let actions = rule.actions(region);
+                let actions = actions.map_err(|source| Error::Rule {
+                    rule: *rule,
+                    source,
+                })?;
+                Ok(Schedule::judge(&self.structure()?, &actions)?.0)
+            }
+        }
+    }
+
+    /// The region as far as it is known without measuring it.
+    fn structure(&self) -> Result<Profile, Error> {
+        let options = "balanced".parse::<Name>().into_iter().collect::<Vec<_>>();
+        let names = self.stages.iter().map(|stage| stage.name().to_owned());
+        let tiers = self
+            .host
+            .zip("host".parse().ok())
+            .map(|(capacity_bytes, name)| Tier {
+                name,
+                capacity_bytes,
+                write_bytes_per_second: u64::MAX,
+                read_bytes_per_second: u64::MAX,
+            });
+        Profile::unmeasured(names, &options)
+            .and_then(|profile| profile.with_places(tiers.into_iter().collect(), Vec::new()))
+            .map_err(|error| Error::Run {
+                reason: error.to_string(),
+            })
+    }
+}
+
+/// What a region finds itself in.
+enum Surroundings {
+    /// Evaluation: no tensor carries autodiff.
+    NoAutodiff,
+    /// Autodiff, but nothing to train.
+    Untracked(Device),
+    /// Training.
+    Tracked(Device),
+}
+
+impl Surroundings {
+    fn find(input: &Parts, parameters: &[Parameters]) -> Self {
+        let inputs = input.tensors.iter().filter(|tensor| tensor.is_autodiff());
+        let of_inputs = inputs.map(AnyTensor::device);
+        let trained = parameters.iter().filter(|parameters| parameters.autodiff);
+        let of_parameters = trained.flat_map(|parameters| parameters.devices.iter().cloned());
+        let Some(device) = of_inputs.chain(of_parameters).next() else {
+            return Self::NoAutodiff;
+        };
+        let tracked = input.tensors.iter().any(AnyTensor::is_tracked)
+            || parameters
+                .iter()
+                .any(|parameters| !parameters.tracked.is_empty());
+        match tracked {
+            true => Self::Tracked(device),
+            false => Self::Untracked(device),
+        }
+    }
+}
+
+/// Runs `training` with every region and checkpoint on this thread turned off: the stages are called as they are, on
+/// the same seeds. What comes out is plain training, to compare with bit for bit.
+///
+/// ```
+/// use burn::nn::{Dropout, DropoutConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use rekindle::{checkpoint, seed, without_checkpointing};
+///
+/// let device = Device::flex().autodiff();
+/// let dropout = DropoutConfig::new(0.5).init();
+/// let run = || {
+///     seed(7);
+///     let x = Tensor::<1>::ones([64], &device).require_grad();
+///     let y = checkpoint(&dropout, x.clone(), |dropout: &Dropout, x: Tensor<1>| dropout.forward(x))?;
+///     let gradients = y.sum().backward();
+///     Ok::<_, rekindle::Error>(x.grad(&gradients).map(|gradient| gradient.into_data()))
+/// };
+/// assert_eq!(run()?, without_checkpointing(run)?);
+/// # Ok::<(), rekindle::Error>(())
+/// ```
+pub fn without_checkpointing<T>(training: impl FnOnce() -> T) -> T {
+    /// Turns regions on again, also when the training panics.
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            WITHOUT.set(self.0);
+        }
+    }
+    let _restore = Restore(WITHOUT.replace(true));
+    training()
+}

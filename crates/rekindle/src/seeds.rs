@@ -1,0 +1,87 @@
+//! Random numbers that come out the same when a stage is run again.
+//!
+//! Burn's random state can be seeded but never read. So the library owns the sequence of seeds: every stage is seeded
+//! before it runs, with the same seed whenever it runs again, and what follows a region starts from a seed of its own.
+//! A region that runs without checkpointing takes its seeds in the same way, so both draw the same numbers.
+//!
+//! A stage that holds a region of its own hands it a sequence made from the stage's seed: the inner stages replay too.
+
+use std::cell::RefCell;
+use std::sync::{Mutex, PoisonError};
+
+use burn::tensor::Device;
+
+/// The process's sequence. Burn's random state is one per process as well.
+static SEQUENCE: Mutex<Sequence> = Mutex::new(Sequence(0));
+
+thread_local! {
+    /// The sequences of the stages that are running on this thread, innermost last.
+    static INSIDE: RefCell<Vec<Sequence>> = const { RefCell::new(Vec::new()) };
+}
+
+/// SplitMix64: every seed is used up once, and neighbours have nothing in common.
+#[derive(Clone, Copy, Debug)]
+struct Sequence(u64);
+
+impl Sequence {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+}
+
+/// Starts the sequence of seeds for regions and checkpoints. Two runs from the same seed draw the same numbers,
+/// whatever their plans.
+///
+/// Burn's random state is one per process, and so is this one: let one thread draw.
+pub fn seed(seed: u64) {
+    *SEQUENCE.lock().unwrap_or_else(PoisonError::into_inner) = Sequence(seed);
+}
+
+/// The next seed: of the stage this thread is in, or of the process.
+pub(crate) fn next() -> u64 {
+    INSIDE.with_borrow_mut(|inside| match inside.last_mut() {
+        Some(sequence) => sequence.next(),
+        None => next_of_process(),
+    })
+}
+
+fn next_of_process() -> u64 {
+    SEQUENCE
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .next()
+}
+
+/// Whether this thread is inside a stage.
+pub(crate) fn nested() -> bool {
+    INSIDE.with_borrow(|inside| !inside.is_empty())
+}
+
+/// The seeds of a region's stages, from the one the region took.
+pub(crate) fn of_stage(region: u64, stage: usize) -> u64 {
+    Sequence(region ^ (stage as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93)).next()
+}
+
+/// Runs a stage on `seed`.
+pub(crate) fn run<T>(device: &Device, seed: u64, stage: impl FnOnce() -> T) -> T {
+    /// Leaves the stage also when it panics.
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            INSIDE.with_borrow_mut(|inside| inside.pop());
+        }
+    }
+    device.seed(seed);
+    INSIDE.with_borrow_mut(|inside| inside.push(Sequence(!seed)));
+    let _leave = Leave;
+    stage()
+}
+
+/// What follows a region's backward must not repeat what a recomputation drew.
+pub(crate) fn after_backward(device: &Device) {
+    device.seed(next_of_process());
+}

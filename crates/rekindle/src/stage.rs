@@ -1,0 +1,355 @@
+//! One stage: a module and a function of it, run in whatever way a plan asks for.
+
+use std::any::{Any, TypeId};
+use std::collections::{BTreeSet, HashMap};
+use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Device, Tensor};
+
+use crate::Error;
+use crate::boundary::{Boundary, Parts};
+use crate::node::{AnyTensor, TapeStrategy};
+
+/// What a stage's function may return: a boundary, or a `Result` of one, so that `?` works inside.
+#[diagnostic::on_unimplemented(
+    message = "a stage returns a boundary or `Result<boundary, rekindle::Error>`, not `{Self}`"
+)]
+pub trait StageOutput {
+    /// The boundary it makes.
+    type Boundary: Boundary;
+
+    /// The boundary, or why there is none.
+    ///
+    /// # Errors
+    /// When the function failed.
+    fn into_boundary(self) -> Result<Self::Boundary, Error>;
+}
+
+impl<T: Boundary> StageOutput for T {
+    type Boundary = T;
+
+    fn into_boundary(self) -> Result<T, Error> {
+        Ok(self)
+    }
+}
+
+impl<T: Boundary> StageOutput for Result<T, Error> {
+    type Boundary = T;
+
+    fn into_boundary(self) -> Self {
+        self
+    }
+}
+
+/// For stages that have no parameters: `Region::new().stage("gelu", &NoModule, |_: &NoModule, x| …)`.
+#[derive(Module, Debug)]
+pub struct NoModule;
+
+/// How to run a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// On the user's own graph, as if there were no region.
+    Plain,
+    /// Without a tape. The first run of a step is `live`: it moves the running statistics. Later ones leave them alone.
+    Free { live: bool },
+    /// On a graph of its own, whose leaves are handed back.
+    Taped { live: bool, strategy: TapeStrategy },
+    /// Without a tape and without any trace of having run: only to see what the function reaches for.
+    Probe,
+}
+
+/// What a run made.
+pub(crate) struct Ran {
+    pub(crate) output: Parts,
+    /// The leaves of the graph it recorded, one for each tracked parameter, in the order of
+    /// [`AnyStage::parameters`].
+    pub(crate) leaves: Vec<AnyTensor>,
+}
+
+/// A stage whose types are forgotten.
+pub(crate) trait AnyStage: Send {
+    fn name(&self) -> &str;
+    /// The tracked parameters, each once. Initialises those that are not yet: initialising draws random numbers.
+    fn parameters(&self) -> Parameters;
+    fn run(&self, mode: Mode, strategy: TapeStrategy, input: Parts) -> Result<Ran, Error>;
+    /// Whether this is the first time a stage of this module and function asks.
+    fn is_new(&self) -> bool;
+}
+
+/// What a module trains.
+#[derive(Default)]
+pub(crate) struct Parameters {
+    pub(crate) tracked: Vec<AnyTensor>,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) autodiff: bool,
+}
+
+pub(crate) struct StageOf<M, I, R, F> {
+    name: String,
+    module: M,
+    function: F,
+    types: PhantomData<fn(I) -> R>,
+}
+
+impl<M, I, R, F> StageOf<M, I, R, F> {
+    pub(crate) fn new(name: String, module: M, function: F) -> Self {
+        Self {
+            name,
+            module,
+            function,
+            types: PhantomData,
+        }
+    }
+}
+
+impl<M, I, R, F> AnyStage for StageOf<M, I, R, F>
+where
+    M: Module + 'static,
+    I: Boundary,
+    R: StageOutput,
+    F: Fn(&M, I) -> R + Copy + Send + 'static,
+{
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn parameters(&self) -> Parameters {
+        let mut visitor = FindTracked::default();
+        self.module.visit(&mut visitor);
+        visitor.found
+    }
+
+    fn run(&self, mode: Mode, strategy: TapeStrategy, mut input: Parts) -> Result<Ran, Error> {
+        let call = |module: &M, input: Parts| -> Result<Parts, Error> {
+            let output = (self.function)(module, input.into_tree()?).into_boundary()?;
+            Ok(Parts::of(output))
+        };
+        let free = |output: Result<Parts, Error>| {
+            output.map(|output| Ran {
+                output,
+                leaves: Vec::new(),
+            })
+        };
+        // One operation must not mix strategies, masks and positions included.
+        let strategy = match mode {
+            Mode::Taped { strategy, .. } => strategy,
+            _ => strategy,
+        };
+        if mode != Mode::Plain {
+            input
+                .tensors
+                .iter_mut()
+                .for_each(|tensor| tensor.set_strategy(strategy));
+        }
+        match mode {
+            Mode::Plain => free(call(&self.module, input)),
+            // Not `valid()`: dropout and batch norm train only on a device with autodiff.
+            Mode::Free { live: true } => free(call(&self.module.clone().no_grad(), input)),
+            Mode::Free { live: false } => {
+                let module = self.private().map(&mut Retag(strategy)).no_grad();
+                free(call(&module, input))
+            }
+            Mode::Probe => {
+                let statistics = RunningValues::of(&self.module);
+                let module = self.module.clone().no_grad();
+                let output = call(&module, input);
+                statistics.restore(module);
+                free(output)
+            }
+            Mode::Taped {
+                live: true,
+                strategy: asked,
+            } if asked == self.own_strategy(asked) => {
+                let mut fresh = FreshLeaves::of(&self.module, None);
+                let module = self.module.clone().map(&mut fresh);
+                let output = call(&module, input)?;
+                Ok(fresh.ran(output))
+            }
+            Mode::Taped { live, .. } => {
+                let mut fresh = FreshLeaves::of(&self.module, Some(strategy));
+                let module = self.private().map(&mut fresh);
+                let output = call(&module, input)?;
+                if live {
+                    // The statistics moved in the private copy; the user's must move too.
+                    RunningValues::of(&module).restore(self.module.clone());
+                }
+                Ok(fresh.ran(output))
+            }
+        }
+    }
+
+    fn is_new(&self) -> bool {
+        static SEEN: Mutex<BTreeSet<(TypeId, String)>> = Mutex::new(BTreeSet::new());
+        let key = (TypeId::of::<(M, F)>(), self.name.clone());
+        SEEN.lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(key)
+    }
+}
+
+impl<M: Module, I, R, F> StageOf<M, I, R, F> {
+    /// The module with the same values, but running statistics of its own.
+    fn private(&self) -> M {
+        self.module.valid().train()
+    }
+
+    /// The strategy the module's tensors carry; `otherwise` when it has none.
+    fn own_strategy(&self, otherwise: TapeStrategy) -> TapeStrategy {
+        struct Find(Option<TapeStrategy>);
+        impl ModuleVisitor for Find {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0 = self
+                    .0
+                    .or_else(|| param.val().gradient_checkpointing_strategy());
+            }
+        }
+        let mut find = Find(None);
+        self.module.visit(&mut find);
+        find.0.unwrap_or(otherwise)
+    }
+}
+
+#[derive(Default)]
+struct FindTracked {
+    found: Parameters,
+    seen: Vec<ParamId>,
+}
+
+impl ModuleVisitor for FindTracked {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let value = param.val();
+        self.found.autodiff |= value.is_autodiff();
+        if self.found.devices.is_empty() {
+            self.found.devices.push(value.device());
+        }
+        // A parameter that stands twice in a module is one leaf: its uses add up in one place, in Burn's order.
+        if value.is_tracked() && !self.seen.contains(&param.id) {
+            self.seen.push(param.id);
+            self.found.tracked.push(value.into());
+        }
+    }
+}
+
+/// Gives every tracked parameter a new leaf over the same values, so that what is recorded is a graph of its own.
+struct FreshLeaves {
+    /// The parameters to track: after `valid()` a tensor no longer tells.
+    tracked: Vec<ParamId>,
+    retag: Option<TapeStrategy>,
+    made: HashMap<ParamId, Box<dyn Any>>,
+    leaves: Vec<AnyTensor>,
+}
+
+impl FreshLeaves {
+    fn of(module: &impl Module, retag: Option<TapeStrategy>) -> Self {
+        let mut visitor = FindTracked::default();
+        module.visit(&mut visitor);
+        Self {
+            tracked: visitor.seen,
+            retag,
+            made: HashMap::new(),
+            leaves: Vec::new(),
+        }
+    }
+
+    fn ran(self, output: Parts) -> Ran {
+        Ran {
+            output,
+            leaves: self.leaves,
+        }
+    }
+}
+
+impl ModuleMapper for FreshLeaves {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let id = param.id;
+        if !self.tracked.contains(&id) {
+            return match self.retag {
+                Some(strategy) => param.map(|tensor| retagged(tensor, strategy)),
+                // Mapping running statistics would write to the ones the user's module shares.
+                None => param,
+            };
+        }
+        let made = self
+            .made
+            .get(&id)
+            .and_then(|leaf| leaf.downcast_ref::<Tensor<D>>());
+        if let Some(leaf) = made.cloned() {
+            return param.map(|_| leaf);
+        }
+        let retag = self.retag;
+        let param = param.map(|tensor| {
+            let leaf = tensor.detach().require_grad();
+            match retag {
+                Some(strategy) => retagged(leaf, strategy),
+                None => leaf,
+            }
+        });
+        let leaf = param.val();
+        self.leaves.push(leaf.clone().into());
+        self.made.insert(id, Box::new(leaf));
+        param
+    }
+}
+
+/// Puts back the strategy that `valid()` and `train()` drop.
+struct Retag(TapeStrategy);
+
+impl ModuleMapper for Retag {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let strategy = self.0;
+        param.map(|tensor| retagged(tensor, strategy))
+    }
+}
+
+fn retagged<const D: usize>(tensor: Tensor<D>, strategy: TapeStrategy) -> Tensor<D> {
+    match tensor.is_autodiff() {
+        true => tensor.with_gradient_checkpointing_strategy(strategy),
+        false => tensor,
+    }
+}
+
+/// The values of a module's running statistics (and of its other untracked tensors, which restoring leaves alone).
+struct RunningValues(HashMap<ParamId, Box<dyn Any>>);
+
+impl RunningValues {
+    fn of(module: &impl Module) -> Self {
+        struct Read(HashMap<ParamId, Box<dyn Any>>);
+        impl ModuleVisitor for Read {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.0.insert(param.id, Box::new(param.val()));
+            }
+        }
+        let mut read = Read(HashMap::new());
+        // `valid()` brings pending updates into the values, and these out of autodiff.
+        module.valid().visit(&mut read);
+        Self(read.0)
+    }
+
+    /// Writes the values into the running statistics that `module` shares with its clones. Parameters of a clone are
+    /// its own, so what is written there is gone with it.
+    fn restore<M: Module>(self, module: M) {
+        struct Write(HashMap<ParamId, Box<dyn Any>>);
+        impl ModuleMapper for Write {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let value = self.0.get(&param.id);
+                match value
+                    .and_then(|value| value.downcast_ref::<Tensor<D>>())
+                    .cloned()
+                {
+                    Some(value) if !param.is_require_grad() => {
+                        param.map(|old| match old.gradient_checkpointing_strategy() {
+                            Some(strategy) => retagged(value.autodiff(), strategy),
+                            None => value,
+                        })
+                    }
+                    _ => param,
+                }
+            }
+        }
+        // An update that is still pending would overwrite what is restored.
+        let _ = module.valid();
+        let _ = module.map(&mut Write(self.0));
+    }
+}

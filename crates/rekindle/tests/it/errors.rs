@@ -1,0 +1,261 @@
+//! Bad input is refused with words that help, before anything is computed wrongly, and never by hanging.
+
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+use burn::module::Module;
+use burn::tensor::{Tensor, TensorData};
+use rekindle::{
+    Bytes, Error, NoModule, Plan, Profile, Region, Rule, Schedule, backward, checkpoint,
+};
+use rekindle_plan::{Action, StageProfile};
+
+use crate::common::*;
+
+thread_local! {
+    static SMUGGLED: RefCell<Option<Tensor<2>>> = const { RefCell::new(None) };
+}
+
+fn smuggles(_: &NoModule, x: Tensor<2>) -> Tensor<2> {
+    x * SMUGGLED.with_borrow(|smuggled| smuggled.clone().unwrap())
+}
+
+#[test]
+fn a_tracked_tensor_from_outside_is_found_in_the_forward() {
+    let _alone = alone();
+    let x = random([4, 8], &device()).require_grad();
+    SMUGGLED.set(Some(x.clone() * 2.0));
+    let error = checkpoint(&NoModule, x.clone(), smuggles).unwrap_err();
+    assert!(
+        matches!(error, Error::TrackedCapture { stage: 1, .. }),
+        "{error}"
+    );
+    // A tape would hide it, and going back through it would never end.
+    let region = Region::new()
+        .stage("smuggler", &NoModule, smuggles)
+        .rule(Rule::StoreAll);
+    let error = region.forward(x.clone()).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("stage 1 (`smuggler`) uses a tracked tensor"),
+        "{error}"
+    );
+    // Detached, it is a constant.
+    SMUGGLED.set(Some((x.clone() * 2.0).detach()));
+    checkpoint(&NoModule, x, smuggles).unwrap();
+}
+
+#[derive(Module, Debug)]
+struct WithConstant {
+    constant: Tensor<2>,
+}
+
+#[test]
+fn a_tracked_tensor_in_a_field_of_the_module_is_found() {
+    let _alone = alone();
+    let x = random([4, 8], &device()).require_grad();
+    let module = WithConstant {
+        constant: x.clone() * 2.0,
+    };
+    let use_it = |module: &WithConstant, x: Tensor<2>| x * module.constant.clone();
+    for rule in [Rule::Full, Rule::StoreAll] {
+        let region = Region::new().stage("constant", &module, use_it).rule(rule);
+        let error = region.forward(x.clone()).unwrap_err();
+        assert!(
+            matches!(error, Error::TrackedCapture { .. }),
+            "{rule}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_plan_of_another_length_is_refused_before_anything_runs() {
+    let _alone = alone();
+    static RAN: AtomicBool = AtomicBool::new(false);
+    fn runs(_: &NoModule, x: Tensor<2>) -> Tensor<2> {
+        RAN.store(true, SeqCst);
+        x
+    }
+    let x = random([4, 8], &device()).require_grad();
+    let profile = Profile::unmeasured((0..3).map(|i| i.to_string()), &[]).unwrap();
+    let plan = Plan::by_rule(&profile, Rule::EVERY_ONE, None).unwrap();
+    let (schedule, _) = Schedule::judge(&profile, &plan.actions).unwrap();
+    let region = || Region::new().stages("stage", &vec![NoModule; 4], runs);
+    for region in [
+        region().plan(plan.clone()),
+        region().plan_for(plan.clone(), profile.clone()),
+        region().schedule(schedule),
+    ] {
+        let error = region.forward(x.clone()).unwrap_err();
+        assert!(
+            matches!(error, Error::PlanLength { plan: 3, region: 4 }),
+            "{error}"
+        );
+    }
+    // The right length, but not a plan.
+    let mut broken = plan.clone();
+    broken
+        .actions
+        .retain(|action| !matches!(action, Action::Keep { .. }));
+    let error = Region::new()
+        .stages("stage", &vec![NoModule; 3], runs)
+        .plan(broken)
+        .forward(x.clone())
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("is not on the device"),
+        "{error}"
+    );
+    // A plan over its own budget, and one for another model.
+    let mut tight = plan.clone();
+    tight.budget_bytes = Some(Bytes::ZERO);
+    let big = StageProfile {
+        name: "0".to_owned(),
+        output_bytes: Bytes::new(1),
+        tape_bytes: Bytes::new(1),
+        ..StageProfile::default()
+    };
+    let other = Profile::new("other", "flex", Bytes::new(1), vec![big; 3]).unwrap();
+    let error = Region::new()
+        .stages("stage", &vec![NoModule; 3], runs)
+        .plan_for(tight, other)
+        .forward(x)
+        .unwrap_err();
+    assert!(error.to_string().contains("fingerprint"), "{error}");
+    assert!(!RAN.load(SeqCst));
+}
+
+#[test]
+fn a_place_or_an_option_that_is_not_there_is_named() {
+    let _alone = alone();
+    let x = random([4, 8], &device()).require_grad();
+    let names = || (0..2).map(|i| i.to_string());
+    let plan = |text: &str| {
+        let profile = Profile::unmeasured(names(), &[]).unwrap();
+        let mut plan = Plan::by_rule(&profile, Rule::StoreAll, None).unwrap();
+        plan.actions = text.split('/').map(|line| line.parse().unwrap()).collect();
+        plan
+    };
+    let run = |text: &str| {
+        let region =
+            Region::new().stages("stage", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| {
+                x.tanh()
+            });
+        region
+            .plan(plan(text))
+            .forward(x.clone())
+            .unwrap_err()
+            .to_string()
+    };
+    assert!(
+        run("tape 1 turbo/tape 2/backward 2/backward 1")
+            .contains("no option `turbo`, expected one of: balanced")
+    );
+    assert!(
+        run("keep x0/forward 1/offload x0 host/drop x0/tape 2/backward 2")
+            .contains("no tier `host`")
+    );
+    // An option that a schedule's profile had, but Burn has not.
+    let profile = Profile::unmeasured(names(), &["turbo".parse().unwrap()]).unwrap();
+    let actions = plan("tape 1 turbo/tape 2/backward 2/backward 1").actions;
+    let (schedule, _) = Schedule::judge(&profile, &actions).unwrap();
+    let region = Region::new().stages("stage", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| {
+        x.tanh()
+    });
+    let error = region.schedule(schedule).forward(x.clone()).unwrap_err();
+    assert!(
+        matches!(error, Error::UnknownOption { stage: 1, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn host_memory_that_is_too_small_is_an_error() {
+    let _alone = alone();
+    let x = random([4, 8], &device()).require_grad();
+    let tier = rekindle_plan::Tier {
+        name: "host".parse().unwrap(),
+        capacity_bytes: Bytes::MAX,
+        write_bytes_per_second: 1,
+        read_bytes_per_second: 1,
+    };
+    let profile = Profile::unmeasured((0..2).map(|i| i.to_string()), &[]).unwrap();
+    let profile = profile.with_places(vec![tier], vec![]).unwrap();
+    let text = "keep x0/forward 1/offload x0 host/drop x0/tape 2/backward 2/fetch x0 host/drop x0 host/tape 1/backward 1";
+    let actions: Vec<Action> = text.split('/').map(|line| line.parse().unwrap()).collect();
+    let (schedule, _) = Schedule::judge(&profile, &actions).unwrap();
+    let region = || {
+        Region::new()
+            .stages("stage", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| {
+                x.tanh()
+            })
+            .schedule(schedule.clone())
+    };
+    let error = region()
+        .host(Bytes::new(127))
+        .forward(x.clone())
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("x0 needs 128 B, but only 127 B of 127 B are free"),
+        "{error}"
+    );
+    let error = region().forward(x.clone()).unwrap_err();
+    assert!(
+        error.to_string().contains("needs a store named `host`"),
+        "{error}"
+    );
+    region().host(Bytes::new(128)).forward(x).unwrap();
+}
+
+#[test]
+fn a_loss_that_is_not_tracked_is_an_error() {
+    let _alone = alone();
+    let error = backward(&Tensor::<1>::ones([1], &device())).err().unwrap();
+    assert!(matches!(error, Error::Untracked), "{error}");
+}
+
+#[test]
+fn a_second_backward_through_one_graph_is_an_error() {
+    let _alone = alone();
+    let x = random([4, 8], &device()).require_grad();
+    let loss = checkpoint(&NoModule, x, |_: &NoModule, x: Tensor<2>| x.tanh())
+        .unwrap()
+        .sum();
+    backward(&loss).unwrap();
+    let error = backward(&loss).err().unwrap();
+    assert!(
+        error.to_string().contains("already been consumed"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_stage_that_fails_hands_its_error_out() {
+    let _alone = alone();
+    let x = random([4, 8], &device()).require_grad();
+    let outer = |_: &NoModule, x: Tensor<2>| -> Result<Tensor<2>, Error> {
+        let region =
+            Region::new().stages("inner", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| {
+                x.tanh()
+            });
+        let profile = Profile::unmeasured((0..3).map(|i| i.to_string()), &[]).unwrap();
+        region
+            .plan(Plan::by_rule(&profile, Rule::StoreAll, None)?)
+            .forward(x)
+    };
+    let error = checkpoint(&NoModule, x, outer).unwrap_err();
+    assert!(matches!(error, Error::PlanLength { .. }), "{error}");
+}
+
+#[test]
+fn more_actions_than_can_be_held_are_refused() {
+    let _alone = alone();
+    let x = Tensor::<1>::from_data(TensorData::from([1.0f32]), &device()).require_grad();
+    let stages = vec![NoModule; 6000];
+    let region = Region::new().stages("stage", &stages, |_: &NoModule, x: Tensor<1>| x);
+    let error = region.rule(Rule::Full).forward(x).unwrap_err();
+    assert!(error.to_string().contains("try `sqrt`"), "{error}");
+}

@@ -1,0 +1,15 @@
+//! What users rely on, each a test that fails when it breaks.
+//!
+//! Burn's random state is one per process: every test holds [`common::alone`].
+
+mod abandoned;
+mod batch_norm;
+mod boundaries;
+mod checks;
+mod common;
+mod errors;
+mod identity;
+mod nesting;
+mod plans;
+mod random;
+mod sharing;
