@@ -1,2 +1,40 @@
-//! x
-fn main() {}
+//! The `rekindle` command.
+
+mod arguments;
+mod bench;
+mod corpus;
+mod failure;
+mod measure;
+mod report;
+mod simulate;
+mod strategy;
+mod train;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use rekindle::memory::CountingAllocator;
+
+use crate::arguments::{Arguments, Command};
+
+/// Peaks on the CPU backend are measured here.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::system();
+
+fn main() -> ExitCode {
+    let command = Arguments::parse().command.unwrap_or_default();
+    let result = match command {
+        Command::Train(arguments) => train::run(&arguments),
+        Command::Verify(arguments) => verify::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("{failure}");
+            failure.exit_code()
+        }
+    }
+}

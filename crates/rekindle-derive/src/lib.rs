@@ -11,9 +11,7 @@ use syn::{Data, DeriveInput, Error, Fields, Index, parse_macro_input, parse_quot
 #[proc_macro_derive(Boundary)]
 pub fn derive_boundary(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
-    expand(input)
-        .unwrap_or_else(|error| error.to_compile_error())
-        .into()
+    expand(input).unwrap_or_else(|error| error.to_compile_error()).into()
 }
 
 fn expand(input: DeriveInput) -> Result<proc_macro2::TokenStream, Error> {
@@ -34,9 +32,7 @@ fn expand(input: DeriveInput) -> Result<proc_macro2::TokenStream, Error> {
     for parameter in input.generics.type_params() {
         let parameter = &parameter.ident;
         let clause = generics.make_where_clause();
-        clause
-            .predicates
-            .push(parse_quote!(#parameter: ::rekindle::Boundary));
+        clause.predicates.push(parse_quote!(#parameter: ::rekindle::Boundary));
     }
     let (implement, types, clause) = generics.split_for_impl();
     let fields: Vec<_> = match &data.fields {

@@ -1,1 +1,24 @@
-//! x
+//! What people train: models that offer their stages.
+//!
+//! A model says once how it is cut into stages; whoever trains it chooses the plan.
+//!
+//! ```
+//! use burn::optim::GradientsParams;
+//! use burn::tensor::{Device, Int, Tensor};
+//! use rekindle::Rule;
+//! use rekindle_models::GptConfig;
+//!
+//! let device = Device::flex().autodiff();
+//! let model = GptConfig::new(256, 16, 2, 3, 8).init(&device);
+//! let tokens = Tensor::<2, Int>::zeros([1, 8], &device);
+//! let loss = model.loss(tokens.clone(), tokens, Rule::EVERY_ONE)?;
+//! let gradients = GradientsParams::from_grads(loss.backward(), &model);
+//! # let _ = gradients;
+//! # Ok::<(), rekindle::Error>(())
+//! ```
+
+mod conv_net;
+mod gpt;
+
+pub use conv_net::{ConvNet, ConvNetConfig};
+pub use gpt::{Gpt, GptBlock, GptConfig};

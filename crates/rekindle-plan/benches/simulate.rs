@@ -23,9 +23,7 @@ fn chain(stages: usize) -> Profile {
 
 fn judge(bencher: Bencher, rule: Rule, stages: usize) {
     let profile = chain(stages);
-    let actions = rule
-        .actions(stages)
-        .unwrap_or_else(|error| panic!("{error}"));
+    let actions = rule.actions(stages).unwrap_or_else(|error| panic!("{error}"));
     // An illegal plan would be judged in no time.
     assert!(simulate(&profile, &actions).is_ok());
     bencher

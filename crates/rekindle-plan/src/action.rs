@@ -113,9 +113,7 @@ impl FromStr for Name {
         if !text.is_empty() && text.chars().all(fits) {
             Ok(Self(text.into()))
         } else {
-            Err(ParseNameError {
-                found: text.to_owned(),
-            })
+            Err(ParseNameError { found: text.to_owned() })
         }
     }
 }
@@ -205,10 +203,7 @@ impl Action {
 
     /// `tape STAGE`, all of it kept.
     pub const fn tape(stage: Stage) -> Self {
-        Self::Tape {
-            stage,
-            option: None,
-        }
+        Self::Tape { stage, option: None }
     }
 
     /// `backward STAGE`.
@@ -223,18 +218,13 @@ impl Action {
 
     /// `drop BOUNDARY`, from the device.
     pub const fn drop(boundary: Boundary) -> Self {
-        Self::Drop {
-            boundary,
-            place: None,
-        }
+        Self::Drop { boundary, place: None }
     }
 
     /// The stage the action runs, forward, taped or back; `None` for an action on a boundary.
     pub const fn stage(&self) -> Option<Stage> {
         match self {
-            Self::Forward { stage } | Self::Tape { stage, .. } | Self::Backward { stage } => {
-                Some(*stage)
-            }
+            Self::Forward { stage } | Self::Tape { stage, .. } | Self::Backward { stage } => Some(*stage),
             _ => None,
         }
     }
@@ -275,10 +265,7 @@ impl FromStr for Action {
     type Err = ParseActionError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = |expected| ParseActionError {
-            found: text.chars().take(80).collect(),
-            expected,
-        };
+        let error = |expected| ParseActionError { found: text.chars().take(80).collect(), expected };
         let mut words = text.split_ascii_whitespace();
         let verb = words.next().unwrap_or_default();
         let (subject, object, rest) = (words.next(), words.next(), words.next());
@@ -302,8 +289,7 @@ impl FromStr for Action {
         let maybe_name = || {
             object
                 .map(|word| {
-                    word.parse::<Name>()
-                        .map_err(|_| error("a name of letters, digits, `-`, `_` or `.`"))
+                    word.parse::<Name>().map_err(|_| error("a name of letters, digits, `-`, `_` or `.`"))
                 })
                 .transpose()
         };
@@ -315,21 +301,12 @@ impl FromStr for Action {
         match verb {
             "forward" => alone(Self::Forward { stage: stage()? }),
             "backward" => alone(Self::Backward { stage: stage()? }),
-            "keep" => alone(Self::Keep {
-                boundary: boundary()?,
-            }),
-            "tape" => Ok(Self::Tape {
-                stage: stage()?,
-                option: maybe_name()?,
-            }),
-            "drop" => Ok(Self::Drop {
-                boundary: boundary()?,
-                place: maybe_name()?,
-            }),
-            "offload" => Ok(Self::Offload {
-                boundary: boundary()?,
-                tier: name("a tier, such as `offload x3 host`")?,
-            }),
+            "keep" => alone(Self::Keep { boundary: boundary()? }),
+            "tape" => Ok(Self::Tape { stage: stage()?, option: maybe_name()? }),
+            "drop" => Ok(Self::Drop { boundary: boundary()?, place: maybe_name()? }),
+            "offload" => {
+                Ok(Self::Offload { boundary: boundary()?, tier: name("a tier, such as `offload x3 host`")? })
+            }
             "fetch" => Ok(Self::Fetch {
                 boundary: boundary()?,
                 place: name("a tier or codec, such as `fetch x3 host`")?,
@@ -338,9 +315,7 @@ impl FromStr for Action {
                 boundary: boundary()?,
                 codec: name("a codec, such as `compress x3 int8`")?,
             }),
-            _ => Err(error(
-                "one of forward, tape, backward, keep, drop, offload, fetch, compress",
-            )),
+            _ => Err(error("one of forward, tape, backward, keep, drop, offload, fetch, compress")),
         }
     }
 }
@@ -410,10 +385,8 @@ mod tests {
             boundary.clone().prop_map(Action::keep),
             (boundary.clone(), proptest::option::of(name.clone()))
                 .prop_map(|(boundary, place)| Action::Drop { boundary, place }),
-            (boundary.clone(), name.clone())
-                .prop_map(|(boundary, tier)| Action::Offload { boundary, tier }),
-            (boundary.clone(), name.clone())
-                .prop_map(|(boundary, place)| Action::Fetch { boundary, place }),
+            (boundary.clone(), name.clone()).prop_map(|(boundary, tier)| Action::Offload { boundary, tier }),
+            (boundary.clone(), name.clone()).prop_map(|(boundary, place)| Action::Fetch { boundary, place }),
             (boundary, name).prop_map(|(boundary, codec)| Action::Compress { boundary, codec }),
         ]
     }

@@ -17,9 +17,7 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(budget.checked_add(Bytes::MAX), None);
 /// # Ok::<(), rekindle_plan::ParseBytesError>(())
 /// ```
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bytes(u64);
 
@@ -67,9 +65,7 @@ impl Bytes {
 
     /// The sum of all, or `None` when it does not fit.
     pub fn checked_sum(sizes: impl IntoIterator<Item = Self>) -> Option<Self> {
-        sizes
-            .into_iter()
-            .try_fold(Self::ZERO, |sum, size| sum.checked_add(size))
+        sizes.into_iter().try_fold(Self::ZERO, |sum, size| sum.checked_add(size))
     }
 }
 
@@ -80,12 +76,7 @@ impl Sum for Bytes {
     }
 }
 
-const UNITS: [(&str, u64); 4] = [
-    ("TiB", 1 << 40),
-    ("GiB", 1 << 30),
-    ("MiB", 1 << 20),
-    ("KiB", 1 << 10),
-];
+const UNITS: [(&str, u64); 4] = [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
 
 impl fmt::Display for Bytes {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -99,9 +90,7 @@ impl fmt::Display for Bytes {
 
 /// The text is not a size such as `64MiB`, `1.5 GiB`, `2GB` or `4096`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{found}` is not a size: expected a number and a unit, such as 64MiB, 1.5GiB, 2GB or 4096"
-)]
+#[error("`{found}` is not a size: expected a number and a unit, such as 64MiB, 1.5GiB, 2GB or 4096")]
 pub struct ParseBytesError {
     /// The text that was found.
     pub found: String,
@@ -111,13 +100,9 @@ impl FromStr for Bytes {
     type Err = ParseBytesError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseBytesError {
-            found: text.to_owned(),
-        };
+        let error = || ParseBytesError { found: text.to_owned() };
         let trimmed = text.trim();
-        let digits = trimmed
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(trimmed.len());
+        let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(digits);
         let scale: u64 = match unit.trim().to_ascii_lowercase().as_str() {
             "" | "b" => 1,

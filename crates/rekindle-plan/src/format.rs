@@ -53,16 +53,9 @@ pub(crate) fn read<T: DeserializeOwned>(
 ) -> Result<T, FormatError> {
     let explain = |error: serde_json::Error| {
         if error.is_eof() {
-            FormatError::Truncated {
-                document,
-                line: error.line(),
-                column: error.column(),
-            }
+            FormatError::Truncated { document, line: error.line(), column: error.column() }
         } else {
-            FormatError::Invalid {
-                document,
-                message: error.to_string(),
-            }
+            FormatError::Invalid { document, message: error.to_string() }
         }
     };
     // The version is judged before the content: a newer file is "newer", not "has an unknown key".

@@ -30,21 +30,25 @@
 mod action;
 mod bytes;
 mod format;
+mod illegal;
 mod nanos;
 mod plan;
 mod profile;
 pub mod rules;
 mod schedule;
+mod simulation;
 mod simulator;
 mod status;
 
 pub use action::{Action, Boundary, Name, ParseActionError, ParseNameError, Stage};
 pub use bytes::{Bytes, ParseBytesError};
 pub use format::FormatError;
+pub use illegal::{Illegal, Reason};
 pub use nanos::Nanos;
 pub use plan::{PLAN_FORMAT, Plan, PlanError, Predicted};
 pub use profile::{Codec, PROFILE_FORMAT, Profile, ProfileError, StageProfile, TapeOption, Tier};
 pub use rules::{ParseRuleError, Rule, RuleError};
 pub use schedule::Schedule;
-pub use simulator::{Illegal, Live, LiveKind, Moment, Reason, Simulation, simulate};
+pub use simulation::{Live, LiveKind, Moment, Simulation};
+pub use simulator::simulate;
 pub use status::{Gap, Status};

@@ -17,9 +17,7 @@ use crate::Bytes;
 /// assert_eq!(step.to_string(), "2.50 ms");
 /// assert_eq!(step.checked_add(Nanos::MAX), None);
 /// ```
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Nanos(u64);
 
@@ -54,29 +52,21 @@ impl Nanos {
 
     /// The sum of all, or `None` when it does not fit.
     pub fn checked_sum(spans: impl IntoIterator<Item = Self>) -> Option<Self> {
-        spans
-            .into_iter()
-            .try_fold(Self::ZERO, |sum, span| sum.checked_add(span))
+        spans.into_iter().try_fold(Self::ZERO, |sum, span| sum.checked_add(span))
     }
 
     /// How long `bytes` take at `bytes_per_second`, rounded up; `None` when it does not fit or the speed is zero.
     pub fn to_move(bytes: Bytes, bytes_per_second: u64) -> Option<Self> {
-        let nanos = (u128::from(bytes.get()) * 1_000_000_000)
-            .checked_div(u128::from(bytes_per_second))?
+        let nanos = (u128::from(bytes.get()) * 1_000_000_000).checked_div(u128::from(bytes_per_second))?
             + u128::from(
-                !(u128::from(bytes.get()) * 1_000_000_000)
-                    .is_multiple_of(u128::from(bytes_per_second)),
+                !(u128::from(bytes.get()) * 1_000_000_000).is_multiple_of(u128::from(bytes_per_second)),
             );
         u64::try_from(nanos).ok().map(Self)
     }
 
     /// The span over another, as a ratio; 1 when both are zero.
     pub fn ratio(self, base: Self) -> f64 {
-        if self == base {
-            1.0
-        } else {
-            self.0 as f64 / base.0 as f64
-        }
+        if self == base { 1.0 } else { self.0 as f64 / base.0 as f64 }
     }
 }
 

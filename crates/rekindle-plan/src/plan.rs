@@ -3,9 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::format::{self, FormatError};
-use crate::{
-    Action, Bytes, Illegal, Nanos, Profile, Rule, RuleError, Schedule, Simulation, Status,
-};
+use crate::{Action, Bytes, Illegal, Nanos, Profile, Rule, RuleError, Schedule, Simulation, Status};
 
 /// The version of the plan format.
 pub const PLAN_FORMAT: &str = "rekindle.plan/1";
@@ -67,7 +65,7 @@ pub struct Predicted {
     pub step_ns: Nanos,
     /// How much of it goes to forwards that ran before.
     pub recompute_ns: Nanos,
-    /// The time that no plan for this budget can beat.
+    /// A time that no plan can beat.
     pub lower_bound_ns: Nanos,
     /// How many stage forwards the step runs, taped ones included.
     pub forwards: u64,
@@ -87,9 +85,7 @@ pub enum PlanError {
     #[error(transparent)]
     Rule(#[from] RuleError),
     /// The plan is for another model, other shapes or another device.
-    #[error(
-        "the plan was made for a profile with the fingerprint {found}, but this one has {expected}"
-    )]
+    #[error("the plan was made for a profile with the fingerprint {found}, but this one has {expected}")]
     OtherModel {
         /// The plan's fingerprint.
         found: String,
@@ -113,11 +109,7 @@ impl Plan {
     ///
     /// # Errors
     /// When the rule gives no legal plan for the chain, or one over the budget.
-    pub fn by_rule(
-        profile: &Profile,
-        rule: Rule,
-        budget_bytes: Option<Bytes>,
-    ) -> Result<Self, PlanError> {
+    pub fn by_rule(profile: &Profile, rule: Rule, budget_bytes: Option<Bytes>) -> Result<Self, PlanError> {
         let actions = rule.actions(profile.stages().len())?;
         let status = Status::Rule(rule.name());
         Self::judged(profile, rule.to_string(), status, budget_bytes, actions)
@@ -161,10 +153,7 @@ impl Plan {
     pub fn judge(&self, profile: &Profile) -> Result<(Schedule, Simulation), PlanError> {
         let expected = profile.fingerprint();
         if self.fingerprint != expected {
-            return Err(PlanError::OtherModel {
-                found: self.fingerprint.clone(),
-                expected,
-            });
+            return Err(PlanError::OtherModel { found: self.fingerprint.clone(), expected });
         }
         let (schedule, simulation) = Schedule::judge(profile, &self.actions)?;
         self.check_budget(&simulation)?;
@@ -173,13 +162,11 @@ impl Plan {
 
     fn check_budget(&self, simulation: &Simulation) -> Result<(), PlanError> {
         match self.budget_bytes {
-            Some(budget_bytes) if simulation.peak_bytes > budget_bytes => {
-                Err(PlanError::OverBudget {
-                    solver: self.solver.clone(),
-                    peak_bytes: simulation.peak_bytes,
-                    budget_bytes,
-                })
-            }
+            Some(budget_bytes) if simulation.peak_bytes > budget_bytes => Err(PlanError::OverBudget {
+                solver: self.solver.clone(),
+                peak_bytes: simulation.peak_bytes,
+                budget_bytes,
+            }),
             _ => Ok(()),
         }
     }

@@ -252,11 +252,7 @@ impl Profile {
     ///
     /// # Errors
     /// When two places share a name or one has no speed.
-    pub fn with_places(
-        mut self,
-        tiers: Vec<Tier>,
-        codecs: Vec<Codec>,
-    ) -> Result<Self, ProfileError> {
+    pub fn with_places(mut self, tiers: Vec<Tier>, codecs: Vec<Codec>) -> Result<Self, ProfileError> {
         self.tiers = tiers;
         self.codecs = codecs;
         self.check()?;
@@ -290,9 +286,7 @@ impl Profile {
 
     fn check(&self) -> Result<(), ProfileError> {
         if self.stages.is_empty() {
-            return Err(ProfileError::NoStages {
-                model: self.model.clone(),
-            });
+            return Err(ProfileError::NoStages { model: self.model.clone() });
         }
         for (index, profile) in self.stages.iter().enumerate() {
             let stage = Stage::at(index);
@@ -315,10 +309,9 @@ impl Profile {
             })?;
         }
         let places = self.tiers.iter().map(|tier| &tier.name);
-        unique(
-            places.chain(self.codecs.iter().map(|codec| &codec.name)),
-            || "the tiers and codecs".to_owned(),
-        )?;
+        unique(places.chain(self.codecs.iter().map(|codec| &codec.name)), || {
+            "the tiers and codecs".to_owned()
+        })?;
         let speeds = self.tiers.iter().flat_map(|tier| {
             [
                 (&tier.name, "a write speed", tier.write_bytes_per_second),
@@ -327,23 +320,12 @@ impl Profile {
         });
         let codec_speeds = self.codecs.iter().flat_map(|codec| {
             [
-                (
-                    &codec.name,
-                    "a compress speed",
-                    codec.compress_bytes_per_second,
-                ),
-                (
-                    &codec.name,
-                    "a restore speed",
-                    codec.restore_bytes_per_second,
-                ),
+                (&codec.name, "a compress speed", codec.compress_bytes_per_second),
+                (&codec.name, "a restore speed", codec.restore_bytes_per_second),
             ]
         });
         if let Some((name, speed, _)) = speeds.chain(codec_speeds).find(|(_, _, rate)| *rate == 0) {
-            return Err(ProfileError::Still {
-                name: name.clone(),
-                speed,
-            });
+            return Err(ProfileError::Still { name: name.clone(), speed });
         }
         self.check_sums()
     }
@@ -435,8 +417,9 @@ impl Profile {
         self.stages.iter().map(fastest).sum()
     }
 
-    /// What a plan must match: the stages, their sizes and options, the device. Times are left out, because they
-    /// change from one measurement to the next.
+    /// What a plan must match: model and device, and of every stage its name, output, tape, options and whether it is
+    /// pinned. Times and workspace are left out, because they change from one measurement to the next; the simulator
+    /// judges a plan anew whenever it is used.
     pub fn fingerprint(&self) -> String {
         let mut hash = Xxh3::new();
         let mut text = |text: &str| {
@@ -464,17 +447,11 @@ impl Profile {
     }
 }
 
-fn unique<'a>(
-    names: impl Iterator<Item = &'a Name>,
-    among: impl Fn() -> String,
-) -> Result<(), ProfileError> {
+fn unique<'a>(names: impl Iterator<Item = &'a Name>, among: impl Fn() -> String) -> Result<(), ProfileError> {
     let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
-            return Err(ProfileError::NamedTwice {
-                name: name.clone(),
-                among: among(),
-            });
+            return Err(ProfileError::NamedTwice { name: name.clone(), among: among() });
         }
     }
     Ok(())
@@ -496,10 +473,7 @@ mod tests {
     fn the_documented_example_reads_and_writes_back() {
         let profile = Profile::from_json(GOOD).unwrap();
         assert_eq!(profile.stages().len(), 1);
-        assert_eq!(
-            profile.gradient_bytes(Boundary::new(1)),
-            Some(Bytes::new(262_144))
-        );
+        assert_eq!(profile.gradient_bytes(Boundary::new(1)), Some(Bytes::new(262_144)));
         assert_eq!(profile.lower_bound(), Nanos::new(3_700_000));
         assert_eq!(Profile::from_json(&profile.to_json()), Ok(profile));
     }
@@ -513,10 +487,7 @@ mod tests {
         let message = |from: &str, to: &str| bad(from, to).to_string();
         for end in (0..GOOD.len()).filter(|end| GOOD.is_char_boundary(*end)) {
             let error = Profile::from_json(&GOOD[..end]).unwrap_err();
-            assert!(
-                matches!(error, ProfileError::Format(FormatError::Truncated { .. })),
-                "{end}: {error}"
-            );
+            assert!(matches!(error, ProfileError::Format(FormatError::Truncated { .. })), "{end}: {error}");
         }
         assert_eq!(
             message("rekindle.profile/1", "rekindle.profile/2"),

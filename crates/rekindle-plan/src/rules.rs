@@ -87,11 +87,7 @@ impl Rule {
             _ => count * 5,
         };
         if needed > MOST_ACTIONS as u128 {
-            return Err(RuleError::TooLong {
-                rule: self,
-                stages,
-                needed,
-            });
+            return Err(RuleError::TooLong { rule: self, stages, needed });
         }
         Ok(match self {
             Self::StoreAll => store_all(stages),
@@ -115,9 +111,7 @@ impl fmt::Display for Rule {
 
 /// The text names no rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "`{found}` is not a rule: expected store-all, full, sqrt or every-K with K from 1, such as every-4"
-)]
+#[error("`{found}` is not a rule: expected store-all, full, sqrt or every-K with K from 1, such as every-4")]
 pub struct ParseRuleError {
     /// The text that was found.
     pub found: String,
@@ -127,9 +121,7 @@ impl FromStr for Rule {
     type Err = ParseRuleError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let error = || ParseRuleError {
-            found: text.to_owned(),
-        };
+        let error = || ParseRuleError { found: text.to_owned() };
         match text {
             "store-all" => Ok(Self::StoreAll),
             "full" => Ok(Self::Full),

@@ -21,11 +21,8 @@ impl Schedule {
     /// With the first action that cannot run, and why.
     pub fn judge(profile: &Profile, actions: &[Action]) -> Result<(Self, Simulation), Illegal> {
         let simulation = simulate(profile, actions)?;
-        let schedule = Self {
-            actions: actions.into(),
-            stages: profile.stages().len(),
-            turn: simulation.turn,
-        };
+        let schedule =
+            Self { actions: actions.into(), stages: profile.stages().len(), turn: simulation.turn };
         Ok((schedule, simulation))
     }
 

@@ -10,228 +10,9 @@
 //!   reader for a fetch. What is alive at an action therefore depends on the plan alone, never on how fast a machine is.
 //! - At the end nothing may be left: every stage went back once, nothing is kept, no copy lies anywhere.
 
+use crate::illegal::{Illegal, Reason};
+use crate::simulation::{Live, LiveKind, Moment, Simulation};
 use crate::{Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Stage, Tier};
-
-/// What the simulator found in a legal plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Simulation {
-    /// The most bytes alive on the device at once.
-    pub peak_bytes: Bytes,
-    /// The index of the action that reaches them first.
-    pub peak_action: usize,
-    /// What was alive then, largest first.
-    pub peak_tensors: Vec<Live>,
-    /// The bytes at every action.
-    pub moments: Vec<Moment>,
-    /// How long the step takes.
-    pub step_ns: Nanos,
-    /// How much of it goes to forwards that ran before.
-    pub recompute_ns: Nanos,
-    /// How much of it is spent waiting for transfers.
-    pub wait_ns: Nanos,
-    /// How many stage forwards the step runs, taped ones included.
-    pub forwards: u64,
-    /// How many actions make up the forward half.
-    pub turn: usize,
-}
-
-/// The device's bytes at one action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
-    /// The most while the action runs.
-    pub peak: Bytes,
-    /// What is left when it is over.
-    pub after: Bytes,
-}
-
-/// A tensor, or a group of them, that is alive on the device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Live {
-    /// What it is.
-    pub what: LiveKind,
-    /// Its size.
-    pub bytes: Bytes,
-}
-
-/// What is alive.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LiveKind {
-    /// A boundary, on the device as it is.
-    Boundary(Boundary),
-    /// A compressed copy of a boundary.
-    Compressed(Boundary, Name),
-    /// A stage's tape, its output included.
-    Tape(Stage),
-    /// The gradient of a boundary.
-    Gradient(Boundary),
-    /// What a stage needs only while its forward runs.
-    ForwardExtra(Stage),
-    /// What a stage needs only while its backward runs.
-    BackwardExtra(Stage),
-}
-
-impl std::fmt::Display for LiveKind {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Boundary(boundary) => write!(formatter, "{boundary}"),
-            Self::Compressed(boundary, codec) => write!(formatter, "{boundary} as {codec}"),
-            Self::Tape(stage) => write!(formatter, "tape {stage}"),
-            Self::Gradient(boundary) => write!(formatter, "gradient of {boundary}"),
-            Self::ForwardExtra(stage) => write!(formatter, "workspace of forward {stage}"),
-            Self::BackwardExtra(stage) => write!(formatter, "workspace of backward {stage}"),
-        }
-    }
-}
-
-/// A plan that cannot be run, with the first action that is wrong.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("action {index} (`{action}`) cannot run: {reason}", action = action.as_ref().map_or_else(|| "end".to_owned(), ToString::to_string))]
-pub struct Illegal {
-    /// The index of the action, from 0; the number of actions when the plan ends wrongly.
-    pub index: usize,
-    /// The action, or `None` when the plan ends wrongly.
-    pub action: Option<Action>,
-    /// What is wrong with it.
-    pub reason: Reason,
-}
-
-/// What is wrong with an action.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The stage is not in the chain.
-    #[error("there is no stage {stage}, expected 1 to {stages}")]
-    NoStage {
-        /// The stage named.
-        stage: Stage,
-        /// How many there are.
-        stages: usize,
-    },
-    /// The boundary is not in the chain.
-    #[error("there is no boundary {boundary}, expected x0 to x{stages}")]
-    NoBoundary {
-        /// The boundary named.
-        boundary: Boundary,
-        /// How many stages there are.
-        stages: usize,
-    },
-    /// The boundary is not on the device.
-    #[error(
-        "{boundary} is not on the device; run the stage before it, fetch it or keep it earlier"
-    )]
-    NotOnDevice {
-        /// The boundary needed.
-        boundary: Boundary,
-    },
-    /// The boundary is on the device already.
-    #[error("{boundary} is on the device already; drop it first or use what is there")]
-    AlreadyOnDevice {
-        /// The boundary made again.
-        boundary: Boundary,
-    },
-    /// A tape that read the boundary still holds it.
-    #[error(
-        "{boundary} is still held by tape {stage}, and would exist twice; keep it instead of making it again"
-    )]
-    HeldByTape {
-        /// The boundary made again.
-        boundary: Boundary,
-        /// The stage whose tape holds it.
-        stage: Stage,
-    },
-    /// There is no copy of the boundary there.
-    #[error("there is no copy of {boundary} in `{place}`")]
-    NotThere {
-        /// The boundary named.
-        boundary: Boundary,
-        /// The place named.
-        place: Name,
-    },
-    /// There is a copy of the boundary there already.
-    #[error("a copy of {boundary} is in `{place}` already")]
-    AlreadyThere {
-        /// The boundary named.
-        boundary: Boundary,
-        /// The place named.
-        place: Name,
-    },
-    /// The profile has no such tier, codec or option.
-    #[error("the profile has no {kind} `{name}`, expected one of: {known}")]
-    Unknown {
-        /// Tier, codec, place or option.
-        kind: &'static str,
-        /// The name found.
-        name: Name,
-        /// The names there are.
-        known: String,
-    },
-    /// The tier cannot hold it.
-    #[error("`{tier}` would hold {needed}, but its capacity is {capacity}")]
-    TierFull {
-        /// The tier.
-        tier: Name,
-        /// What it would hold.
-        needed: Bytes,
-        /// What it can hold.
-        capacity: Bytes,
-    },
-    /// The stage has a tape already.
-    #[error("stage {stage} has a tape already; run its backward before taping it again")]
-    AlreadyTaped {
-        /// The stage.
-        stage: Stage,
-    },
-    /// The stage has no tape to go back through.
-    #[error("stage {stage} has no tape; tape it first")]
-    NoTape {
-        /// The stage.
-        stage: Stage,
-    },
-    /// The gradient is somewhere else.
-    #[error("stage {stage} needs the gradient of {needed}, but {at}", needed = stage.output(), at = found.map_or_else(|| "the forward half is not over".to_owned(), |boundary| format!("the gradient is at {boundary}")))]
-    NoGradient {
-        /// The stage to go back through.
-        stage: Stage,
-        /// Where the gradient is, once the forward half is over.
-        found: Option<Boundary>,
-    },
-    /// A pinned stage would run again.
-    #[error(
-        "stage {stage} (`{name}`) is pinned and would run twice; tape it the first time it runs"
-    )]
-    Pinned {
-        /// The stage.
-        stage: Stage,
-        /// Its name.
-        name: String,
-    },
-    /// A stage has gone back already and is run again for nothing.
-    #[error("stage {stage} went back already; nothing can need it again")]
-    Over {
-        /// The stage.
-        stage: Stage,
-    },
-    /// The plan ends before the backward is through.
-    #[error("the plan ends with stage {stage} not gone back through")]
-    Unfinished {
-        /// The stage that would be next.
-        stage: Stage,
-    },
-    /// Something is left at the end.
-    #[error("{what} is left at the end; drop it")]
-    Left {
-        /// What is left.
-        what: String,
-    },
-    /// The plan's time does not fit into 64 bits.
-    #[error("the plan takes longer than 2^64 ns")]
-    TooLong,
-    /// What is alive does not fit into 64 bits.
-    #[error("more than 2^64 bytes are alive")]
-    TooLarge,
-}
 
 /// Judges `actions` for the chain of `profile`.
 ///
@@ -257,21 +38,14 @@ pub fn simulate(profile: &Profile, actions: &[Action]) -> Result<Simulation, Ill
     let mut walk = Walk::new(profile);
     let mut peak: Option<(Bytes, usize)> = None;
     for (index, action) in actions.iter().enumerate() {
-        let moment = walk.run(action).map_err(|reason| Illegal {
-            index,
-            action: Some(action.clone()),
-            reason,
-        })?;
+        let moment =
+            walk.run(action).map_err(|reason| Illegal { index, action: Some(action.clone()), reason })?;
         if peak.is_none_or(|(bytes, _)| moment.peak > bytes) {
             peak = Some((moment.peak, index));
         }
         moments.push(moment);
     }
-    walk.finish().map_err(|reason| Illegal {
-        index: actions.len(),
-        action: None,
-        reason,
-    })?;
+    walk.finish().map_err(|reason| Illegal { index: actions.len(), action: None, reason })?;
     let (peak_bytes, peak_action) = peak.unwrap_or_default();
     Ok(Simulation {
         peak_bytes,
@@ -399,10 +173,7 @@ impl<'a> Walk<'a> {
             Action::Compress { boundary, codec } => self.compress(*boundary, codec)?,
         };
         self.done += 1;
-        Ok(Moment {
-            peak,
-            after: self.live,
-        })
+        Ok(Moment { peak, after: self.live })
     }
 
     fn forward(&mut self, stage: Stage) -> Result<Bytes, Reason> {
@@ -423,8 +194,8 @@ impl<'a> Walk<'a> {
             Some(name) => {
                 let options = &profile.options;
                 let option = options.iter().find(|option| option.name == *name);
-                let option = option
-                    .ok_or_else(|| unknown("option", name, options.iter().map(|o| &o.name)))?;
+                let option =
+                    option.ok_or_else(|| unknown("option", name, options.iter().map(|o| &o.name)))?;
                 (option.tape_bytes, option.forward_ns, option.backward_ns)
             }
         };
@@ -441,14 +212,9 @@ impl<'a> Walk<'a> {
     fn backward(&mut self, stage: Stage) -> Result<Bytes, Reason> {
         self.check_stage(stage)?;
         if self.gradient != Some(stage.output()) {
-            return Err(Reason::NoGradient {
-                stage,
-                found: self.gradient,
-            });
+            return Err(Reason::NoGradient { stage, found: self.gradient });
         }
-        let (tape, time) = self.stages[stage.index()]
-            .tape
-            .ok_or(Reason::NoTape { stage })?;
+        let (tape, time) = self.stages[stage.index()].tape.ok_or(Reason::NoTape { stage })?;
         let profile = &self.profile.stages()[stage.index()];
         let peak = self.peak_with(LiveKind::BackwardExtra(stage), profile.backward_extra_bytes)?;
         self.spend(time)?;
@@ -457,16 +223,8 @@ impl<'a> Walk<'a> {
             walk.stages[stage.index()].tape = None;
         })?;
         self.shrink(tape);
-        self.shrink(
-            self.profile
-                .gradient_bytes(stage.output())
-                .unwrap_or_default(),
-        );
-        self.grow(
-            self.profile
-                .gradient_bytes(stage.input())
-                .unwrap_or_default(),
-        )?;
+        self.shrink(self.profile.gradient_bytes(stage.output()).unwrap_or_default());
+        self.grow(self.profile.gradient_bytes(stage.input()).unwrap_or_default())?;
         self.gradient = Some(stage.input());
         if self.live > peak {
             self.note();
@@ -505,9 +263,7 @@ impl<'a> Walk<'a> {
         let peak = self.peak()?;
         // A copy that is still being written, or read by a fetch, is only gone when that is through.
         self.wait_until(complete);
-        self.boundaries[boundary.index()]
-            .copies
-            .swap_remove(position);
+        self.boundaries[boundary.index()].copies.swap_remove(position);
         let bytes = self.profile.boundary_bytes(boundary).unwrap_or_default();
         match place {
             Place::Tier(index) => self.tiers[index].used -= bytes.get(),
@@ -525,10 +281,7 @@ impl<'a> Walk<'a> {
         let bytes = self.needs(boundary)?;
         self.check_no_copy(boundary, Place::Tier(index), name)?;
         let state = &mut self.tiers[index];
-        let needed = state
-            .used
-            .checked_add(bytes.get())
-            .ok_or(Reason::TooLarge)?;
+        let needed = state.used.checked_add(bytes.get()).ok_or(Reason::TooLarge)?;
         if needed > tier.capacity_bytes.get() {
             return Err(Reason::TierFull {
                 tier: name.clone(),
@@ -591,14 +344,10 @@ impl<'a> Walk<'a> {
         match self.gradient {
             Some(boundary) if boundary.number() == 0 => {}
             Some(boundary) => {
-                return Err(Reason::Unfinished {
-                    stage: Stage::new(boundary.number()),
-                });
+                return Err(Reason::Unfinished { stage: Stage::new(boundary.number()) });
             }
             None => {
-                return Err(Reason::Unfinished {
-                    stage: Stage::at(self.stages.len() - 1),
-                });
+                return Err(Reason::Unfinished { stage: Stage::at(self.stages.len() - 1) });
             }
         }
         if let Some(index) = self.stages.iter().position(|stage| stage.tape.is_some()) {
@@ -609,10 +358,7 @@ impl<'a> Walk<'a> {
                 return left(boundary.to_string());
             }
             if let Some((place, _)) = state.copies.first() {
-                return left(format!(
-                    "the copy of {boundary} in `{}`",
-                    self.name_of(*place)
-                ));
+                return left(format!("the copy of {boundary} in `{}`", self.name_of(*place)));
             }
         }
         Ok(())
@@ -637,10 +383,7 @@ impl<'a> Walk<'a> {
         }
         let profile = &self.profile.stages()[stage.index()];
         if profile.pinned && self.stages[stage.index()].ran {
-            return Err(Reason::Pinned {
-                stage,
-                name: profile.name.clone(),
-            });
+            return Err(Reason::Pinned { stage, name: profile.name.clone() });
         }
         if self.stages[stage.index()].tape.is_some() {
             return Err(Reason::AlreadyTaped { stage });
@@ -665,10 +408,7 @@ impl<'a> Walk<'a> {
 
     /// Whether a tape includes the boundary, as its stage's output.
     fn in_tape(&self, boundary: Boundary) -> bool {
-        boundary
-            .index()
-            .checked_sub(1)
-            .is_some_and(|index| self.stages[index].tape.is_some())
+        boundary.index().checked_sub(1).is_some_and(|index| self.stages[index].tape.is_some())
     }
 
     /// Fails when the boundary exists already: a second copy would be memory that nobody counts.
@@ -677,10 +417,7 @@ impl<'a> Walk<'a> {
             return Err(Reason::AlreadyOnDevice { boundary });
         }
         match self.read_by_tape(boundary) {
-            true => Err(Reason::HeldByTape {
-                boundary,
-                stage: Stage::at(boundary.index()),
-            }),
+            true => Err(Reason::HeldByTape { boundary, stage: Stage::at(boundary.index()) }),
             false => Ok(()),
         }
     }
@@ -751,10 +488,7 @@ impl<'a> Walk<'a> {
             if self.boundaries[stage.output().index()].held {
                 self.release(stage.output())?;
             }
-            self.arriving = self
-                .profile
-                .gradient_bytes(stage.output())
-                .unwrap_or_default();
+            self.arriving = self.profile.gradient_bytes(stage.output()).unwrap_or_default();
         }
         Ok(())
     }
@@ -772,10 +506,7 @@ impl<'a> Walk<'a> {
             })?;
         let copies = &self.boundaries[boundary.index()].copies;
         let position = copies.iter().position(|(at, _)| *at == place);
-        let position = position.ok_or_else(|| Reason::NotThere {
-            boundary,
-            place: name.clone(),
-        })?;
+        let position = position.ok_or_else(|| Reason::NotThere { boundary, place: name.clone() })?;
         Ok((place, position, copies[position].1))
     }
 
@@ -783,10 +514,7 @@ impl<'a> Walk<'a> {
         let copies = &self.boundaries[boundary.index()].copies;
         match copies.iter().any(|(at, _)| *at == place) {
             false => Ok(()),
-            true => Err(Reason::AlreadyThere {
-                boundary,
-                place: name.clone(),
-            }),
+            true => Err(Reason::AlreadyThere { boundary, place: name.clone() }),
         }
     }
 
@@ -801,10 +529,7 @@ impl<'a> Walk<'a> {
     fn check_boundary(&self, boundary: Boundary) -> Result<(), Reason> {
         match boundary.index() < self.boundaries.len() {
             true => Ok(()),
-            false => Err(Reason::NoBoundary {
-                boundary,
-                stages: self.stages.len(),
-            }),
+            false => Err(Reason::NoBoundary { boundary, stages: self.stages.len() }),
         }
     }
 
@@ -867,10 +592,7 @@ impl<'a> Walk<'a> {
                 if let Place::Codec(index) = place {
                     let codec = &profile.codecs()[*index];
                     let compressed = codec.compressed(bytes).unwrap_or_default();
-                    live.push((
-                        LiveKind::Compressed(boundary, codec.name.clone()),
-                        compressed,
-                    ));
+                    live.push((LiveKind::Compressed(boundary, codec.name.clone()), compressed));
                 }
             }
         }
@@ -899,13 +621,7 @@ fn find_codec<'a>(profile: &'a Profile, name: &Name) -> Result<(usize, &'a Codec
     let mut codecs = profile.codecs().iter().enumerate();
     codecs
         .find(|(_, codec)| codec.name == *name)
-        .ok_or_else(|| {
-            unknown(
-                "codec",
-                name,
-                profile.codecs().iter().map(|codec| &codec.name),
-            )
-        })
+        .ok_or_else(|| unknown("codec", name, profile.codecs().iter().map(|codec| &codec.name)))
 }
 
 fn unknown<'a>(kind: &'static str, name: &Name, known: impl Iterator<Item = &'a Name>) -> Reason {

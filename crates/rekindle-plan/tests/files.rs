@@ -6,8 +6,8 @@ mod chains;
 use chains::{Places, any_profile, any_rule, random_plan, uniform};
 use proptest::prelude::*;
 use rekindle_plan::{
-    Bytes, FormatError, Gap, Nanos, PLAN_FORMAT, PROFILE_FORMAT, Plan, PlanError, Predicted,
-    Profile, ProfileError, Rule, Status,
+    Bytes, FormatError, Gap, Nanos, PLAN_FORMAT, PROFILE_FORMAT, Plan, PlanError, Predicted, Profile,
+    ProfileError, Rule, Status,
 };
 
 fn any_status() -> impl Strategy<Value = Status> {
@@ -129,10 +129,7 @@ fn a_plan_cut_off_anywhere_is_told_to_be_cut_off() {
         };
         let expected = text[..end].lines().count();
         // After a newline the text ends on the line that has not begun.
-        assert!(
-            (expected..=expected + 1).contains(&line),
-            "cut at {end}: {line}"
-        );
+        assert!((expected..=expected + 1).contains(&line), "cut at {end}: {line}");
     }
 }
 
@@ -171,20 +168,10 @@ fn another_version_is_told_before_anything_else_is_looked_at() {
         })
     );
     let error = Profile::from_json(&plan.to_json()).unwrap_err();
-    assert!(matches!(
-        error,
-        ProfileError::Format(FormatError::Version { .. })
-    ));
-    for (text, found) in [
-        ("{}", "(none)"),
-        (r#"{"format": 1}"#, "1"),
-        (r#"{"format": null}"#, "(none)"),
-    ] {
+    assert!(matches!(error, ProfileError::Format(FormatError::Version { .. })));
+    for (text, found) in [("{}", "(none)"), (r#"{"format": 1}"#, "1"), (r#"{"format": null}"#, "(none)")] {
         let message = Plan::from_json(text).unwrap_err().to_string();
-        assert!(
-            message.contains(&format!("the format {found},")),
-            "{message}"
-        );
+        assert!(message.contains(&format!("the format {found},")), "{message}");
     }
 }
 
@@ -194,10 +181,7 @@ fn numbers_that_are_no_sizes_are_refused_with_what_was_found() {
         ("-1", "integer `-1`"),
         ("1.5", "floating point `1.5`"),
         ("1e300", "floating point `1e+300`"),
-        (
-            "18446744073709551616",
-            "floating point `1.8446744073709552e+19`",
-        ),
+        ("18446744073709551616", "floating point `1.8446744073709552e+19`"),
         ("\"28\"", "string \"28\""),
         ("null", "null"),
         ("[1]", "sequence"),
@@ -225,10 +209,7 @@ fn an_action_that_is_none_is_refused_with_its_text_and_what_was_expected() {
         ("", "one of forward, tape"),
     ] {
         let message = refused("\"keep x0\"", &format!("\"{bad}\""));
-        assert!(
-            message.contains(&format!("`{bad}` is not an action: expected {expected}")),
-            "{message}"
-        );
+        assert!(message.contains(&format!("`{bad}` is not an action: expected {expected}")), "{message}");
     }
     let message = refused("\"keep x0\"", "7");
     assert!(message.contains("integer `7`"), "{message}");
@@ -257,9 +238,7 @@ fn a_plan_for_another_profile_is_refused_with_both_fingerprints() {
     let error = plan.judge(&other).unwrap_err();
     assert_eq!(
         error.to_string(),
-        format!(
-            "the plan was made for a profile with the fingerprint {found}, but this one has {expected}"
-        )
+        format!("the plan was made for a profile with the fingerprint {found}, but this one has {expected}")
     );
     assert_eq!(error, PlanError::OtherModel { found, expected });
     assert!(plan.judge(&profile).is_ok());
@@ -285,20 +264,14 @@ fn a_plan_that_was_changed_into_an_illegal_one_is_refused_with_the_action() {
     let error = plan.judge(&profile).unwrap_err();
     assert!(matches!(error, PlanError::Illegal(_)));
     let message = error.to_string();
-    assert!(
-        message.starts_with("the plan is not legal: action "),
-        "{message}"
-    );
+    assert!(message.starts_with("the plan is not legal: action "), "{message}");
 }
 
 #[test]
 fn a_status_is_one_word_or_a_gap() {
     for (status, text) in [
         (Status::Optimal, r#""optimal""#),
-        (
-            Status::Feasible(Gap::new(0.01).unwrap()),
-            r#"{"feasible":{"gap":0.01}}"#,
-        ),
+        (Status::Feasible(Gap::new(0.01).unwrap()), r#"{"feasible":{"gap":0.01}}"#),
         (Status::Rule("sqrt".parse().unwrap()), r#""sqrt""#),
         (Status::Rule("every-4".parse().unwrap()), r#""every-4""#),
     ] {

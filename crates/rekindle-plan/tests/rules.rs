@@ -389,12 +389,7 @@ fn an_every_k_longer_than_the_chain_is_store_all() {
 
 #[test]
 fn a_chain_of_no_stages_has_no_plan() {
-    for rule in [
-        Rule::StoreAll,
-        Rule::Full,
-        Rule::EVERY_ONE,
-        Rule::SquareRoot,
-    ] {
+    for rule in [Rule::StoreAll, Rule::Full, Rule::EVERY_ONE, Rule::SquareRoot] {
         assert_eq!(rule.actions(0), Err(RuleError::NoStages));
     }
 }
@@ -403,11 +398,7 @@ fn a_chain_of_no_stages_has_no_plan() {
 fn a_plan_too_long_to_hold_is_refused_before_it_is_made() {
     let error = Rule::Full.actions(100_000).unwrap_err();
     assert!(matches!(error, RuleError::TooLong { needed, .. } if needed > MOST_ACTIONS as u128));
-    assert!(
-        error
-            .to_string()
-            .ends_with("more than 16777216; try `sqrt`")
-    );
+    assert!(error.to_string().ends_with("more than 16777216; try `sqrt`"));
     for rule in [Rule::StoreAll, Rule::Full, every(3), Rule::SquareRoot] {
         let error = rule.actions(usize::MAX / 2).unwrap_err();
         assert!(matches!(error, RuleError::TooLong { .. }));
@@ -419,19 +410,8 @@ fn names_of_rules_read_back_and_what_is_none_is_named() {
     for text in ["store-all", "full", "sqrt", "every-1", "every-17"] {
         assert_eq!(text.parse::<Rule>().unwrap().to_string(), text);
     }
-    for text in [
-        "",
-        "every-0",
-        "every--1",
-        "every-+1",
-        "every-",
-        "Full",
-        "every-99999999999999999999",
-    ] {
+    for text in ["", "every-0", "every--1", "every-+1", "every-", "Full", "every-99999999999999999999"] {
         let message = text.parse::<Rule>().unwrap_err().to_string();
-        assert!(
-            message.starts_with(&format!("`{text}` is not a rule")),
-            "{message}"
-        );
+        assert!(message.starts_with(&format!("`{text}` is not a rule")), "{message}");
     }
 }

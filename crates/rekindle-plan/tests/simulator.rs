@@ -52,80 +52,44 @@ fn two() -> Profile {
 fn refused(profile: &Profile, plan: &str, index: usize, reason: Reason, words: &str) {
     let actions = actions(plan);
     let action = actions.get(index).cloned();
-    let shown = action
-        .as_ref()
-        .map_or("end".to_owned(), ToString::to_string);
+    let shown = action.as_ref().map_or("end".to_owned(), ToString::to_string);
     let error = simulate(profile, &actions).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        format!("action {index} (`{shown}`) cannot run: {words}")
-    );
-    let expected = Illegal {
-        index,
-        action,
-        reason,
-    };
+    assert_eq!(error.to_string(), format!("action {index} (`{shown}`) cannot run: {words}"));
+    let expected = Illegal { index, action, reason };
     assert_eq!(error, expected);
 }
 
 #[test]
 fn a_stage_beyond_the_chain_is_refused() {
-    let reason = |number| Reason::NoStage {
-        stage: Stage::new(number),
-        stages: 2,
-    };
+    let reason = |number| Reason::NoStage { stage: Stage::new(number), stages: 2 };
     let words = "there is no stage 3, expected 1 to 2";
     for plan in ["forward 3", "tape 3", "backward 3"] {
         refused(&two(), plan, 0, reason(3), words);
     }
     // No text says `forward 0`, but code can.
-    for action in [
-        Action::forward(Stage::new(0)),
-        Action::backward(Stage::new(0)),
-    ] {
+    for action in [Action::forward(Stage::new(0)), Action::backward(Stage::new(0))] {
         let error = simulate(&two(), &[action]).unwrap_err();
         assert_eq!(error.reason, reason(0));
     }
     let last = Action::tape(Stage::new(u32::MAX));
-    assert_eq!(
-        simulate(&two(), &[last]).unwrap_err().reason,
-        reason(u32::MAX)
-    );
+    assert_eq!(simulate(&two(), &[last]).unwrap_err().reason, reason(u32::MAX));
 }
 
 #[test]
 fn a_boundary_beyond_the_chain_is_refused() {
-    let reason = Reason::NoBoundary {
-        boundary: Boundary::new(3),
-        stages: 2,
-    };
+    let reason = Reason::NoBoundary { boundary: Boundary::new(3), stages: 2 };
     let words = "there is no boundary x3, expected x0 to x2";
-    for plan in [
-        "keep x3",
-        "drop x3",
-        "drop x3 host",
-        "offload x3 host",
-        "fetch x3 host",
-        "compress x3 half",
-    ] {
+    for plan in ["keep x3", "drop x3", "drop x3 host", "offload x3 host", "fetch x3 host", "compress x3 half"]
+    {
         refused(&two(), plan, 0, reason.clone(), words);
     }
 }
 
 #[test]
 fn a_boundary_that_is_not_there_is_refused() {
-    let reason = |number| Reason::NotOnDevice {
-        boundary: Boundary::new(number),
-    };
+    let reason = |number| Reason::NotOnDevice { boundary: Boundary::new(number) };
     let words = "x1 is not on the device; run the stage before it, fetch it or keep it earlier";
-    for plan in [
-        "forward 2",
-        "tape 2",
-        "keep x1",
-        "drop x1",
-        "offload x1 host",
-        "compress x1 half",
-    ] {
+    for plan in ["forward 2", "tape 2", "keep x1", "drop x1", "offload x1 host", "compress x1 half"] {
         refused(&two(), plan, 0, reason(1), words);
     }
     // Nothing said `keep`: the first stage released it.
@@ -141,9 +105,7 @@ fn a_boundary_that_is_not_there_is_refused() {
 
 #[test]
 fn a_boundary_that_is_there_already_is_not_made_again() {
-    let reason = |number| Reason::AlreadyOnDevice {
-        boundary: Boundary::new(number),
-    };
+    let reason = |number| Reason::AlreadyOnDevice { boundary: Boundary::new(number) };
     let words = "x1 is on the device already; drop it first or use what is there";
     let plan = "keep x0/forward 1/forward 1";
     refused(&two(), plan, 2, reason(1), words);
@@ -158,10 +120,7 @@ fn a_boundary_that_is_there_already_is_not_made_again() {
 
 #[test]
 fn a_copy_that_is_not_there_is_refused() {
-    let reason = |place| Reason::NotThere {
-        boundary: Boundary::new(0),
-        place: name(place),
-    };
+    let reason = |place| Reason::NotThere { boundary: Boundary::new(0), place: name(place) };
     let words = "there is no copy of x0 in `host`";
     refused(&two(), "fetch x0 host", 0, reason("host"), words);
     let plan = "compress x0 half/drop x0 host";
@@ -173,10 +132,7 @@ fn a_copy_that_is_not_there_is_refused() {
 
 #[test]
 fn a_second_copy_in_one_place_is_refused() {
-    let reason = |place| Reason::AlreadyThere {
-        boundary: Boundary::new(0),
-        place: name(place),
-    };
+    let reason = |place| Reason::AlreadyThere { boundary: Boundary::new(0), place: name(place) };
     let plan = "offload x0 host/offload x0 host";
     let words = "a copy of x0 is in `host` already";
     refused(&two(), plan, 1, reason("host"), words);
@@ -189,11 +145,7 @@ fn a_second_copy_in_one_place_is_refused() {
 fn a_name_the_profile_does_not_have_is_refused_with_those_it_has() {
     let profile = two();
     let check = |plan: &str, index, kind, found, known: &str| {
-        let reason = Reason::Unknown {
-            kind,
-            name: name(found),
-            known: known.to_owned(),
-        };
+        let reason = Reason::Unknown { kind, name: name(found), known: known.to_owned() };
         let words = format!("the profile has no {kind} `{found}`, expected one of: {known}");
         refused(&profile, plan, index, reason, &words);
     };
@@ -208,11 +160,7 @@ fn a_name_the_profile_does_not_have_is_refused_with_those_it_has() {
 
 #[test]
 fn a_tier_takes_no_more_than_its_capacity_until_something_leaves() {
-    let reason = Reason::TierFull {
-        tier: name("host"),
-        needed: Bytes::new(20),
-        capacity: Bytes::new(15),
-    };
+    let reason = Reason::TierFull { tier: name("host"), needed: Bytes::new(20), capacity: Bytes::new(15) };
     let plan = "keep x0/forward 1/offload x0 host/offload x1 host";
     let words = "`host` would hold 20 B, but its capacity is 15 B";
     refused(&two(), plan, 3, reason, words);
@@ -223,66 +171,33 @@ fn a_tier_takes_no_more_than_its_capacity_until_something_leaves() {
 /// The simulator once counted one copy where two existed.
 #[test]
 fn a_boundary_that_a_tape_still_holds_cannot_be_made_a_second_time() {
-    let reason = Reason::HeldByTape {
-        boundary: Boundary::new(1),
-        stage: Stage::new(2),
-    };
-    let words =
-        "x1 is still held by tape 2, and would exist twice; keep it instead of making it again";
-    refused(
-        &two(),
-        "keep x0/forward 1/tape 2/tape 1",
-        3,
-        reason.clone(),
-        words,
-    );
-    refused(
-        &two(),
-        "keep x0/forward 1/tape 2/forward 1",
-        3,
-        reason.clone(),
-        words,
-    );
+    let reason = Reason::HeldByTape { boundary: Boundary::new(1), stage: Stage::new(2) };
+    let words = "x1 is still held by tape 2, and would exist twice; keep it instead of making it again";
+    refused(&two(), "keep x0/forward 1/tape 2/tape 1", 3, reason.clone(), words);
+    refused(&two(), "keep x0/forward 1/tape 2/forward 1", 3, reason.clone(), words);
     let plan = "keep x0/forward 1/offload x1 host/tape 2/fetch x1 host";
     refused(&two(), plan, 4, reason, words);
 }
 
 #[test]
 fn a_second_tape_of_a_stage_is_refused() {
-    let reason = Reason::AlreadyTaped {
-        stage: Stage::new(1),
-    };
+    let reason = Reason::AlreadyTaped { stage: Stage::new(1) };
     let words = "stage 1 has a tape already; run its backward before taping it again";
-    for plan in [
-        "keep x0/tape 1/tape 1",
-        "keep x0/tape 1/tape 1 light",
-        "keep x0/tape 1/forward 1",
-    ] {
+    for plan in ["keep x0/tape 1/tape 1", "keep x0/tape 1/tape 1 light", "keep x0/tape 1/forward 1"] {
         refused(&two(), plan, 2, reason.clone(), words);
     }
 }
 
 #[test]
 fn going_back_without_a_tape_is_refused() {
-    let reason = Reason::NoTape {
-        stage: Stage::new(2),
-    };
+    let reason = Reason::NoTape { stage: Stage::new(2) };
     let plan = "keep x0/forward 1/forward 2/backward 2";
-    refused(
-        &two(),
-        plan,
-        3,
-        reason,
-        "stage 2 has no tape; tape it first",
-    );
+    refused(&two(), plan, 3, reason, "stage 2 has no tape; tape it first");
 }
 
 #[test]
 fn going_back_without_the_gradient_is_refused_with_where_it_is() {
-    let reason = |found| Reason::NoGradient {
-        stage: Stage::new(1),
-        found,
-    };
+    let reason = |found| Reason::NoGradient { stage: Stage::new(1), found };
     let words = "stage 1 needs the gradient of x1, but the forward half is not over";
     refused(&two(), "tape 1/backward 1", 1, reason(None), words);
     let plan = "tape 1/tape 2/backward 1";
@@ -298,10 +213,7 @@ fn a_pinned_stage_runs_once_only() {
     let mut stages = two().stages().to_vec();
     stages[0].pinned = true;
     let profile = Profile::new("pinned", "none", Bytes::new(10), stages).unwrap();
-    let reason = Reason::Pinned {
-        stage: Stage::new(1),
-        name: "stage.1".to_owned(),
-    };
+    let reason = Reason::Pinned { stage: Stage::new(1), name: "stage.1".to_owned() };
     let words = "stage 1 (`stage.1`) is pinned and would run twice; tape it the first time it runs";
     let plan = "keep x0/forward 1/tape 2/backward 2/tape 1";
     refused(&profile, plan, 4, reason, words);
@@ -310,9 +222,7 @@ fn a_pinned_stage_runs_once_only() {
 
 #[test]
 fn a_stage_that_went_back_does_not_run_again() {
-    let reason = |number| Reason::Over {
-        stage: Stage::new(number),
-    };
+    let reason = |number| Reason::Over { stage: Stage::new(number) };
     let plan = "keep x0/tape 1/tape 2/backward 2/forward 2";
     let words = "stage 2 went back already; nothing can need it again";
     refused(&two(), plan, 4, reason(2), words);
@@ -323,9 +233,7 @@ fn a_stage_that_went_back_does_not_run_again() {
 
 #[test]
 fn a_plan_that_stops_early_is_refused_with_the_stage_that_is_next() {
-    let reason = |number| Reason::Unfinished {
-        stage: Stage::new(number),
-    };
+    let reason = |number| Reason::Unfinished { stage: Stage::new(number) };
     let words = "the plan ends with stage 2 not gone back through";
     refused(&two(), "tape 1", 1, reason(2), words);
     refused(&two(), "tape 1/tape 2", 2, reason(2), words);
@@ -337,9 +245,7 @@ fn a_plan_that_stops_early_is_refused_with_the_stage_that_is_next() {
 
 #[test]
 fn what_is_left_at_the_end_is_named() {
-    let reason = |what: &str| Reason::Left {
-        what: what.to_owned(),
-    };
+    let reason = |what: &str| Reason::Left { what: what.to_owned() };
     let plan = "keep x0/tape 1/tape 2/backward 2/backward 1";
     let words = "x0 is left at the end; drop it";
     refused(&two(), plan, 5, reason("x0"), words);
@@ -411,9 +317,7 @@ fn judged(profile: &Profile, plan: &str) -> Simulation {
 /// The bytes while each action runs, and after it.
 fn moments(profile: &Profile, plan: &str) -> Vec<(u64, u64)> {
     let moments = judged(profile, plan).moments.into_iter();
-    moments
-        .map(|moment| (moment.peak.get(), moment.after.get()))
-        .collect()
+    moments.map(|moment| (moment.peak.get(), moment.after.get())).collect()
 }
 
 #[test]
@@ -497,20 +401,14 @@ fn an_option_has_its_own_tape_and_times() {
 
 #[test]
 fn a_gradient_larger_than_everything_before_sets_the_peak_after_the_backward() {
-    let stage = StageProfile {
-        name: "sum".to_owned(),
-        ..StageProfile::default()
-    };
+    let stage = StageProfile { name: "sum".to_owned(), ..StageProfile::default() };
     let profile = Profile::new("sum", "none", Bytes::new(9), vec![stage]).unwrap();
     let simulation = judged(&profile, "keep x0/tape 1/backward 1/drop x0");
     assert_eq!(simulation.peak_bytes, Bytes::new(18));
     assert_eq!(simulation.peak_action, 2);
     let named = simulation.peak_tensors.iter().map(|live| live.what.clone());
     let x0 = Boundary::new(0);
-    assert_eq!(
-        named.collect::<Vec<_>>(),
-        [LiveKind::Boundary(x0), LiveKind::Gradient(x0)]
-    );
+    assert_eq!(named.collect::<Vec<_>>(), [LiveKind::Boundary(x0), LiveKind::Gradient(x0)]);
 }
 
 /// Three stages of 100 ns forth and 200 ns back; a boundary takes 250 ns to `host` and 500 ns back, 300 ns to be

@@ -32,11 +32,8 @@ fn step(engine: &mut CountedEngine, executor: &mut Executor<CountedEngine>) -> R
 /// A whole step, actions as items: the time over the items is the time an action takes.
 fn run(bencher: Bencher, rule: Rule, stages: usize) {
     let profile = chain(stages);
-    let actions = rule
-        .actions(stages)
-        .unwrap_or_else(|error| panic!("{error}"));
-    let (schedule, _) =
-        Schedule::judge(&profile, &actions).unwrap_or_else(|error| panic!("{error}"));
+    let actions = rule.actions(stages).unwrap_or_else(|error| panic!("{error}"));
+    let (schedule, _) = Schedule::judge(&profile, &actions).unwrap_or_else(|error| panic!("{error}"));
     let ready = || {
         let executor = Executor::<CountedEngine>::new(schedule.clone(), Stores::new());
         (CountedEngine::new(profile.clone()), executor)

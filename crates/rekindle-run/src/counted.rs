@@ -41,10 +41,7 @@ impl Ledger {
         let live = self.0.live.get() + bytes.get();
         self.0.live.set(live);
         self.0.peak.set(self.0.peak.get().max(live));
-        Allocation(Rc::new(Counted {
-            ledger: self.0.clone(),
-            bytes,
-        }))
+        Allocation(Rc::new(Counted { ledger: self.0.clone(), bytes }))
     }
 }
 
@@ -60,9 +57,7 @@ struct Counted {
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.ledger
-            .live
-            .set(self.ledger.live.get() - self.bytes.get());
+        self.ledger.live.set(self.ledger.live.get() - self.bytes.get());
     }
 }
 
@@ -119,11 +114,7 @@ pub struct CountedEngine {
 impl CountedEngine {
     /// An engine whose stages take what `profile` says.
     pub fn new(profile: Profile) -> Self {
-        Self {
-            profile,
-            ledger: Ledger::default(),
-            forwards: 0,
-        }
+        Self { profile, ledger: Ledger::default(), forwards: 0 }
     }
 
     /// Its memory.
@@ -149,18 +140,12 @@ impl CountedEngine {
 
     fn make(&self, boundary: Boundary) -> CountedBoundary {
         let bytes = self.profile.boundary_bytes(boundary).unwrap_or_default();
-        CountedBoundary {
-            boundary,
-            memory: self.ledger.allocate(bytes),
-        }
+        CountedBoundary { boundary, memory: self.ledger.allocate(bytes) }
     }
 
     fn make_gradient(&self, boundary: Boundary) -> CountedGradient {
         let bytes = self.profile.gradient_bytes(boundary).unwrap_or_default();
-        CountedGradient {
-            boundary,
-            memory: self.ledger.allocate(bytes),
-        }
+        CountedGradient { boundary, memory: self.ledger.allocate(bytes) }
     }
 
     fn stage(&self, stage: Stage) -> Result<&StageProfile, CountedError> {
@@ -173,12 +158,7 @@ impl CountedEngine {
     }
 }
 
-fn expect(
-    doing: &str,
-    stage: Stage,
-    found: Boundary,
-    expected: Boundary,
-) -> Result<(), CountedError> {
+fn expect(doing: &str, stage: Stage, found: Boundary, expected: Boundary) -> Result<(), CountedError> {
     match found == expected {
         true => Ok(()),
         false => Err(CountedError {
@@ -195,11 +175,7 @@ impl Engine for CountedEngine {
     type Gradient = CountedGradient;
     type Error = CountedError;
 
-    fn forward(
-        &mut self,
-        stage: Stage,
-        input: CountedBoundary,
-    ) -> Result<CountedBoundary, CountedError> {
+    fn forward(&mut self, stage: Stage, input: CountedBoundary) -> Result<CountedBoundary, CountedError> {
         expect("forward", stage, input.boundary, stage.input())?;
         let extra = self.stage(stage)?.forward_extra_bytes;
         self.forwards += 1;
@@ -228,10 +204,7 @@ impl Engine for CountedEngine {
                 option.tape_bytes
             }
         };
-        let (own, extra) = (
-            bytes.saturating_sub(profile.output_bytes),
-            profile.forward_extra_bytes,
-        );
+        let (own, extra) = (bytes.saturating_sub(profile.output_bytes), profile.forward_extra_bytes);
         self.forwards += 1;
         let output = self.make(stage.output());
         let tape = CountedTape {
@@ -275,10 +248,7 @@ impl Engine for CountedEngine {
     }
 
     fn import(&mut self, parcel: &Parcel) -> Result<CountedBoundary, CountedError> {
-        let number = parcel
-            .structure
-            .first()
-            .and_then(|number| u32::try_from(*number).ok());
+        let number = parcel.structure.first().and_then(|number| u32::try_from(*number).ok());
         let number = number.ok_or_else(|| CountedError {
             doing: "import".to_owned(),
             found: format!("{:?}", parcel.structure),

@@ -23,11 +23,7 @@ pub trait Engine {
     ///
     /// # Errors
     /// When the stage cannot run.
-    fn forward(
-        &mut self,
-        stage: Stage,
-        input: Self::Boundary,
-    ) -> Result<Self::Boundary, Self::Error>;
+    fn forward(&mut self, stage: Stage, input: Self::Boundary) -> Result<Self::Boundary, Self::Error>;
 
     /// Runs a stage and records its tape, whole or under an option.
     ///

@@ -71,9 +71,7 @@ pub enum RunError<E: std::error::Error + 'static> {
         found: String,
     },
     /// The executor and the simulator disagree about what is there.
-    #[error(
-        "`{action}` found {missing} missing; the simulator accepted it, so this is a bug in rekindle"
-    )]
+    #[error("`{action}` found {missing} missing; the simulator accepted it, so this is a bug in rekindle")]
     Missing {
         /// What was to be done.
         action: Action,
@@ -131,18 +129,11 @@ impl<E: Engine> Executor<E> {
     ///
     /// # Errors
     /// When the engine or a store fails; the executor is then of no further use.
-    pub fn forward(
-        &mut self,
-        engine: &mut E,
-        input: E::Boundary,
-    ) -> Result<E::Boundary, RunError<E::Error>> {
+    pub fn forward(&mut self, engine: &mut E, input: E::Boundary) -> Result<E::Boundary, RunError<E::Error>> {
         if self.next != 0 {
             return Err(self.out_of_turn("forward"));
         }
-        self.boundaries[0] = Some(Held {
-            value: input,
-            kept: false,
-        });
+        self.boundaries[0] = Some(Held { value: input, kept: false });
         let schedule = self.schedule.clone();
         let mut output = None;
         for action in schedule.forward_half() {
@@ -201,10 +192,7 @@ impl<E: Engine> Executor<E> {
         let index = self.next;
         // A failed action leaves the executor out of turn, so that nobody goes on from half a state.
         self.next = usize::MAX;
-        let failed = |source| RunError::Engine {
-            action: action.clone(),
-            source,
-        };
+        let failed = |source| RunError::Engine { action: action.clone(), source };
         let hand_out = index + 1 == self.schedule.forward_half().len();
         let mut handed = None;
         match action {
@@ -219,27 +207,20 @@ impl<E: Engine> Executor<E> {
             }
             Action::Tape { stage, option } => {
                 let input = self.read(action, stage.input())?;
-                let (tape, output) = engine
-                    .tape(*stage, option.as_ref(), input)
-                    .map_err(failed)?;
+                let (tape, output) = engine.tape(*stage, option.as_ref(), input).map_err(failed)?;
                 let reads_left = self.reads_of_outputs[index];
                 if hand_out {
                     handed = Some(output.clone());
                 }
-                self.tapes[stage.index()] = Some(Taped {
-                    tape,
-                    output: (reads_left > 0).then_some(output),
-                    reads_left,
-                });
+                self.tapes[stage.index()] =
+                    Some(Taped { tape, output: (reads_left > 0).then_some(output), reads_left });
             }
             Action::Backward { stage } => {
                 let taped = self.tapes[stage.index()].take();
                 let taped = taped.ok_or_else(|| missing(action, format!("tape {stage}")))?;
                 let of = || format!("the gradient of {}", stage.output());
                 let incoming = gradient.take().ok_or_else(|| missing(action, of()))?;
-                let outgoing = engine
-                    .backward(*stage, taped.tape, incoming)
-                    .map_err(failed)?;
+                let outgoing = engine.backward(*stage, taped.tape, incoming).map_err(failed)?;
                 *gradient = Some(outgoing);
             }
             Action::Keep { boundary } => {
@@ -258,14 +239,7 @@ impl<E: Engine> Executor<E> {
                     forgotten.map_err(|source| store_failed(action, source))?;
                 }
             },
-            Action::Offload {
-                boundary,
-                tier: place,
-            }
-            | Action::Compress {
-                boundary,
-                codec: place,
-            } => {
+            Action::Offload { boundary, tier: place } | Action::Compress { boundary, codec: place } => {
                 let parcel = {
                     let value = self.look(action, *boundary)?;
                     engine.export(value).map_err(failed)?
@@ -293,11 +267,7 @@ impl<E: Engine> Executor<E> {
     }
 
     /// A boundary for a stage that reads it: moved when nothing keeps it, cloned otherwise.
-    fn read(
-        &mut self,
-        action: &Action,
-        boundary: Boundary,
-    ) -> Result<E::Boundary, RunError<E::Error>> {
+    fn read(&mut self, action: &Action, boundary: Boundary) -> Result<E::Boundary, RunError<E::Error>> {
         if let Some(held) = &self.boundaries[boundary.index()] {
             if held.kept {
                 let value = held.value.clone();
@@ -314,11 +284,7 @@ impl<E: Engine> Executor<E> {
         Ok(value)
     }
 
-    fn look(
-        &self,
-        action: &Action,
-        boundary: Boundary,
-    ) -> Result<&E::Boundary, RunError<E::Error>> {
+    fn look(&self, action: &Action, boundary: Boundary) -> Result<&E::Boundary, RunError<E::Error>> {
         let held = self.boundaries[boundary.index()].as_ref();
         let taped = boundary.index().checked_sub(1);
         let taped = taped.and_then(|index| self.tapes[index].as_ref());
@@ -338,11 +304,7 @@ impl<E: Engine> Executor<E> {
         }
     }
 
-    fn store(
-        &mut self,
-        action: &Action,
-        place: &Name,
-    ) -> Result<&mut dyn crate::Store, RunError<E::Error>> {
+    fn store(&mut self, action: &Action, place: &Name) -> Result<&mut dyn crate::Store, RunError<E::Error>> {
         if !self.stores.contains_key(place) {
             let names: Vec<&str> = self.stores.keys().map(Name::as_str).collect();
             return Err(RunError::NoStore {
@@ -383,18 +345,9 @@ fn reads_of_outputs(schedule: &Schedule) -> Vec<usize> {
 }
 
 fn missing<E: std::error::Error + 'static>(action: &Action, missing: String) -> RunError<E> {
-    RunError::Missing {
-        action: action.clone(),
-        missing,
-    }
+    RunError::Missing { action: action.clone(), missing }
 }
 
-fn store_failed<E: std::error::Error + 'static>(
-    action: &Action,
-    source: StoreError,
-) -> RunError<E> {
-    RunError::Store {
-        action: action.clone(),
-        source,
-    }
+fn store_failed<E: std::error::Error + 'static>(action: &Action, source: StoreError) -> RunError<E> {
+    RunError::Store { action: action.clone(), source }
 }

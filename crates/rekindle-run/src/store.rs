@@ -106,11 +106,7 @@ pub struct HostStore {
 impl HostStore {
     /// A store that holds at most `limit`.
     pub fn new(limit: Bytes) -> Self {
-        Self {
-            limit,
-            used: Bytes::ZERO,
-            parcels: BTreeMap::new(),
-        }
+        Self { limit, used: Bytes::ZERO, parcels: BTreeMap::new() }
     }
 
     /// What it holds now.
@@ -164,15 +160,9 @@ mod tests {
     use super::*;
 
     fn parcel(bytes: usize) -> Parcel {
-        let tensor = PackedTensor {
-            dtype: "u8".to_owned(),
-            shape: vec![bytes],
-            bytes: vec![7; bytes].into(),
-        };
-        Parcel {
-            tensors: vec![tensor],
-            structure: vec![],
-        }
+        let tensor =
+            PackedTensor { dtype: "u8".to_owned(), shape: vec![bytes], bytes: vec![7; bytes].into() };
+        Parcel { tensors: vec![tensor], structure: vec![] }
     }
 
     #[test]
@@ -181,18 +171,12 @@ mod tests {
         let (first, second) = (Boundary::new(1), Boundary::new(2));
         store.put(first, parcel(6)).unwrap();
         let error = store.put(second, parcel(5)).unwrap_err();
-        assert!(
-            matches!(error, StoreError::Full { free, .. } if free == Bytes::new(4)),
-            "{error}"
-        );
+        assert!(matches!(error, StoreError::Full { free, .. } if free == Bytes::new(4)), "{error}");
         assert_eq!(store.used(), Bytes::new(6));
         store.put(first, parcel(10)).unwrap();
         assert_eq!(store.take(first), Ok(parcel(10)));
         store.forget(first).unwrap();
         assert_eq!(store.used(), Bytes::ZERO);
-        assert_eq!(
-            store.take(first),
-            Err(StoreError::Absent { boundary: first })
-        );
+        assert_eq!(store.take(first), Err(StoreError::Absent { boundary: first }));
     }
 }

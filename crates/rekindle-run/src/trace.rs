@@ -27,10 +27,7 @@ pub struct Event {
 impl Trace {
     /// An empty trace that begins now.
     pub fn start() -> Self {
-        Self {
-            origin: Instant::now(),
-            events: Vec::new(),
-        }
+        Self { origin: Instant::now(), events: Vec::new() }
     }
 
     /// The actions that ran.
@@ -40,10 +37,7 @@ impl Trace {
 
     /// The most bytes alive when an action was over, where the engine can tell.
     pub fn peak_bytes(&self) -> Option<Bytes> {
-        self.events
-            .iter()
-            .filter_map(|event| event.live_bytes)
-            .max()
+        self.events.iter().filter_map(|event| event.live_bytes).max()
     }
 
     /// The time since the trace began.
@@ -53,11 +47,6 @@ impl Trace {
 
     pub(crate) fn push(&mut self, action: Action, start: Nanos, live_bytes: Option<Bytes>) {
         let end = self.now();
-        self.events.push(Event {
-            action,
-            start,
-            end,
-            live_bytes,
-        });
+        self.events.push(Event { action, start, end, live_bytes });
     }
 }

@@ -4,8 +4,8 @@
 
 use proptest::prelude::*;
 use rekindle_plan::{
-    Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Rule, Schedule, Stage, StageProfile,
-    TapeOption, Tier,
+    Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Rule, Schedule, Stage, StageProfile, TapeOption,
+    Tier,
 };
 use rekindle_run::counted::{Allocation, CountedEngine, Ledger};
 use rekindle_run::{Engine, Executor, HostStore, Parcel, RunError, Store, StoreError, Stores};
@@ -76,8 +76,7 @@ impl Plans<'_> {
         if (self.dice)(3) == 0 {
             let input = Boundary::new(0);
             self.actions.push(Action::keep(input));
-            self.actions
-                .extend((1..=stages).map(|s| Action::forward(Stage::new(s))));
+            self.actions.extend((1..=stages).map(|s| Action::forward(Stage::new(s))));
             self.segment(1, stages, true, false);
             self.actions.push(Action::drop(input));
         } else {
@@ -112,30 +111,17 @@ impl Plans<'_> {
         };
         if let Some(place) = &place {
             self.actions.push(match place.as_str() {
-                "host" => Action::Offload {
-                    boundary,
-                    tier: place.clone(),
-                },
-                _ => Action::Compress {
-                    boundary,
-                    codec: place.clone(),
-                },
+                "host" => Action::Offload { boundary, tier: place.clone() },
+                _ => Action::Compress { boundary, codec: place.clone() },
             });
             self.actions.push(Action::drop(boundary));
         }
-        self.actions
-            .extend((first + 1..middle).map(|s| Action::forward(Stage::new(s))));
+        self.actions.extend((first + 1..middle).map(|s| Action::forward(Stage::new(s))));
         self.segment(middle, last, false, false);
         match place {
             Some(place) => {
-                self.actions.push(Action::Fetch {
-                    boundary,
-                    place: place.clone(),
-                });
-                self.actions.push(Action::Drop {
-                    boundary,
-                    place: Some(place),
-                });
+                self.actions.push(Action::Fetch { boundary, place: place.clone() });
+                self.actions.push(Action::Drop { boundary, place: Some(place) });
                 self.segment(first, middle - 1, false, false);
             }
             None => {
@@ -151,10 +137,7 @@ impl Plans<'_> {
 fn random_plan(stages: u32, rolls: &[u32]) -> Vec<Action> {
     let mut rolls = rolls.iter().cycle();
     let mut dice = move |sides: u32| rolls.next().map_or(0, |roll| roll % sides);
-    let plans = Plans {
-        dice: &mut dice,
-        actions: Vec::new(),
-    };
+    let plans = Plans { dice: &mut dice, actions: Vec::new() };
     plans.whole(stages)
 }
 
@@ -185,9 +168,7 @@ impl Store for HalfStore {
     }
     fn take(&mut self, boundary: Boundary) -> Result<Parcel, StoreError> {
         let shelf = self.shelves.get(&boundary);
-        shelf
-            .map(|(_, parcel)| parcel.clone())
-            .ok_or(StoreError::Absent { boundary })
+        shelf.map(|(_, parcel)| parcel.clone()).ok_or(StoreError::Absent { boundary })
     }
     fn forget(&mut self, boundary: Boundary) -> Result<(), StoreError> {
         let shelf = self.shelves.remove(&boundary);
@@ -200,15 +181,9 @@ fn run(profile: &Profile, actions: &[Action]) {
     let (schedule, simulation) = Schedule::judge(profile, actions).unwrap();
     let mut engine = CountedEngine::new(profile.clone());
     let ledger = engine.ledger().clone();
-    let half = HalfStore {
-        ledger: SendLedger(ledger.clone()),
-        shelves: BTreeMap::new(),
-    };
+    let half = HalfStore { ledger: SendLedger(ledger.clone()), shelves: BTreeMap::new() };
     let stores = Stores::from([
-        (
-            name("host"),
-            Box::new(HostStore::new(Bytes::new(1 << 20))) as Box<dyn Store>,
-        ),
+        (name("host"), Box::new(HostStore::new(Bytes::new(1 << 20))) as Box<dyn Store>),
         (name("half"), Box::new(half)),
     ]);
     let mut executor = Executor::<CountedEngine>::new(schedule, stores).traced();
@@ -230,12 +205,7 @@ fn run(profile: &Profile, actions: &[Action]) {
                 expected = expected.checked_add(last.output_bytes).unwrap();
             }
         }
-        assert_eq!(
-            event.live_bytes,
-            Some(expected),
-            "after action {index}, {}",
-            event.action
-        );
+        assert_eq!(event.live_bytes, Some(expected), "after action {index}, {}", event.action);
     }
     assert_eq!(ledger.peak(), simulation.peak_bytes, "{actions:?}");
     assert_eq!(engine.forwards(), simulation.forwards);
@@ -287,11 +257,7 @@ fn full_keeps_a_constant_number_of_boundaries_whatever_the_length() {
         let gradient = engine.output_gradient();
         executor.backward(&mut engine, gradient).unwrap();
         // x0, one more boundary, one tape, one gradient: 6 bytes at the most.
-        assert!(
-            simulation.peak_bytes <= Bytes::new(6),
-            "{stages}: {}",
-            simulation.peak_bytes
-        );
+        assert!(simulation.peak_bytes <= Bytes::new(6), "{stages}: {}", simulation.peak_bytes);
         assert_eq!(engine.ledger().peak(), simulation.peak_bytes);
     }
 }
@@ -301,11 +267,7 @@ fn ten_thousand_stages_under_sqrt_run_without_deep_recursion() {
     let actions = Rule::SquareRoot.actions(10_000).unwrap();
     // A stack far smaller than one frame per stage would take.
     let small_stack = std::thread::Builder::new().stack_size(64 << 10);
-    small_stack
-        .spawn(move || run(&chain(10_000), &actions))
-        .unwrap()
-        .join()
-        .unwrap();
+    small_stack.spawn(move || run(&chain(10_000), &actions)).unwrap().join().unwrap();
 }
 
 #[test]
@@ -325,21 +287,12 @@ fn a_place_without_a_store_is_named() {
     let input = engine.input();
     let error = executor.forward(&mut engine, input).unwrap_err();
     assert!(matches!(&error, RunError::NoStore { place, .. } if place.as_str() == "host"));
-    assert_eq!(
-        error.to_string(),
-        "`offload x0 host` needs a store named `host`, but this run has: (none)"
-    );
+    assert_eq!(error.to_string(), "`offload x0 host` needs a store named `host`, but this run has: (none)");
     // A run that failed cannot go on.
     let input = engine.input();
-    assert!(matches!(
-        executor.forward(&mut engine, input),
-        Err(RunError::OutOfTurn { .. })
-    ));
+    assert!(matches!(executor.forward(&mut engine, input), Err(RunError::OutOfTurn { .. })));
     let gradient = engine.output_gradient();
-    assert!(matches!(
-        executor.backward(&mut engine, gradient),
-        Err(RunError::OutOfTurn { .. })
-    ));
+    assert!(matches!(executor.backward(&mut engine, gradient), Err(RunError::OutOfTurn { .. })));
 }
 
 #[test]

@@ -49,18 +49,13 @@ pub fn backward<const D: usize>(loss: &Tensor<D>) -> Result<Gradients, Error> {
     CATCHING.set(outer);
     result.map_err(|payload| match RAISED.take() {
         Some(error) if payload.is::<Raised>() => error,
-        _ => Error::Panicked {
-            message: message_of(payload.as_ref()),
-        },
+        _ => Error::Panicked { message: message_of(payload.as_ref()) },
     })
 }
 
 fn message_of(payload: &(dyn Any + Send)) -> String {
-    let text = payload
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned());
-    text.or_else(|| payload.downcast_ref::<String>().cloned())
-        .unwrap_or_else(|| "(no message)".to_owned())
+    let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "(no message)".to_owned())
 }
 
 /// Leaves the backward pass: as an error where [`backward`] waits for it, as a panic with the same words otherwise.

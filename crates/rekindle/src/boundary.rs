@@ -3,7 +3,7 @@
 use burn::tensor::{Bool, Int, Tensor};
 
 use crate::Error;
-use crate::node::AnyTensor;
+use crate::node::{AnyTensor, TapeStrategy};
 
 /// A tree of tensors that can cross from one stage to the next: a tensor, a tuple, a `Vec`, an array, an `Option`, a
 /// number, or a struct of these with `#[derive(Boundary)]`.
@@ -50,11 +50,15 @@ impl Parts {
         parts
     }
 
+    /// Changes the strategy of the tensors that carry autodiff.
+    pub(crate) fn set_strategy(&mut self, strategy: TapeStrategy) {
+        let tensors = self.tensors.iter_mut();
+        tensors.for_each(|tensor| tensor.set_strategy(strategy));
+    }
+
     pub(crate) fn into_tree<T: Boundary>(self) -> Result<T, Error> {
-        let mut reader = PartsReader {
-            tensors: self.tensors.into_iter(),
-            structure: self.structure.into_iter(),
-        };
+        let mut reader =
+            PartsReader { tensors: self.tensors.into_iter(), structure: self.structure.into_iter() };
         let tree = T::put_together(&mut reader)?;
         match (reader.tensors.len(), reader.structure.len()) {
             (0, 0) => Ok(tree),
@@ -84,17 +88,15 @@ impl PartsReader {
     /// # Errors
     /// When there is none.
     pub fn number(&mut self) -> Result<u64, Error> {
-        self.structure.next().ok_or_else(|| Error::Boundary {
-            found: "no number".to_owned(),
-            expected: "one more".to_owned(),
-        })
+        self.structure
+            .next()
+            .ok_or_else(|| Error::Boundary { found: "no number".to_owned(), expected: "one more".to_owned() })
     }
 
     fn tensor(&mut self) -> Result<AnyTensor, Error> {
-        self.tensors.next().ok_or_else(|| Error::Boundary {
-            found: "no tensor".to_owned(),
-            expected: "one more".to_owned(),
-        })
+        self.tensors
+            .next()
+            .ok_or_else(|| Error::Boundary { found: "no tensor".to_owned(), expected: "one more".to_owned() })
     }
 }
 
@@ -158,9 +160,7 @@ impl<T: Boundary, const N: usize> Boundary for [T; N] {
     }
 
     fn put_together(parts: &mut PartsReader) -> Result<Self, Error> {
-        let items = (0..N)
-            .map(|_| T::put_together(parts))
-            .collect::<Result<Vec<T>, Error>>()?;
+        let items = (0..N).map(|_| T::put_together(parts)).collect::<Result<Vec<T>, Error>>()?;
         items.try_into().map_err(|items: Vec<T>| Error::Boundary {
             found: format!("{} items", items.len()),
             expected: format!("{N}"),

@@ -42,10 +42,7 @@ pub(crate) struct Record {
 
 impl Record {
     pub(crate) fn new(checks: Checks) -> Self {
-        Self {
-            checks,
-            made: Vec::new(),
-        }
+        Self { checks, made: Vec::new() }
     }
 
     pub(crate) fn checks(&self) -> Checks {
@@ -66,10 +63,7 @@ impl Record {
             self.made[index] = Some(observed);
             return Ok(());
         };
-        let differs = before
-            .iter()
-            .zip(&observed)
-            .position(|(before, now)| before != now);
+        let differs = before.iter().zip(&observed).position(|(before, now)| before != now);
         let length_differs = || before.len() != observed.len();
         let tensor = match differs {
             Some(tensor) => tensor,

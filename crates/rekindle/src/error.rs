@@ -57,20 +57,6 @@ pub enum Error {
         /// What the recomputation made.
         recompute: String,
     },
-    /// The stage's module has other trainable parameters in the recomputation than it had in the forward pass.
-    #[error(
-        "stage {stage} (`{name}`) has {recompute} trainable parameters in the recomputation, but had {forward} in the forward pass; do not freeze or unfreeze a module between the forward and the backward pass"
-    )]
-    ParametersChanged {
-        /// The stage, from 1.
-        stage: usize,
-        /// Its name.
-        name: String,
-        /// How many the forward pass found.
-        forward: usize,
-        /// How many the recomputation found.
-        recompute: usize,
-    },
     /// The tensors are on a backend that this build of rekindle cannot checkpoint.
     #[error(
         "the tensors are on {device}, but rekindle was built for: {enabled}; turn on the crate feature of that backend, or move the model to one of these"
@@ -156,9 +142,7 @@ impl From<RunError<Self>> for Error {
         match error {
             RunError::Engine { source, .. } => source,
             RunError::Store { source, .. } => Self::Store(source),
-            other => Self::Run {
-                reason: other.to_string(),
-            },
+            other => Self::Run { reason: other.to_string() },
         }
     }
 }

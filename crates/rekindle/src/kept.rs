@@ -51,8 +51,7 @@ impl fmt::Display for KeptList {
                 row.stage.clone(),
                 row.what.clone(),
                 row.tensor.clone().unwrap_or_else(|| "-".to_owned()),
-                row.bytes
-                    .map_or_else(|| "-".to_owned(), |bytes| bytes.get().to_string()),
+                row.bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.get().to_string()),
                 row.why.clone(),
             ]
         });
@@ -61,10 +60,7 @@ impl fmt::Display for KeptList {
         let widths: [usize; 4] = std::array::from_fn(width);
         for [stage, what, tensor, bytes, why] in &cells {
             let [a, b, c, d] = widths;
-            writeln!(
-                formatter,
-                "{stage:a$}  {what:b$}  {tensor:c$}  {bytes:>d$}  {why}"
-            )?;
+            writeln!(formatter, "{stage:a$}  {what:b$}  {tensor:c$}  {bytes:>d$}  {why}")?;
         }
         write!(formatter, "boundaries in all: {}", self.boundary_bytes())
     }

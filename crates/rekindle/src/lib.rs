@@ -46,11 +46,15 @@
 //! # What is the same, and what is not
 //!
 //! Loss and gradients equal those of plain training bit for bit: random numbers are replayed, running statistics move
-//! once, sums are added up in Burn's order. Two things differ, because Burn leaves no way around them:
+//! once, sums are added up in Burn's order. What differs, because Burn leaves no way around it:
 //!
-//! - An input that is not a leaf and that no used output depends on gets a gradient of zeros, not none.
-//! - A tensor with three or more uses, some inside a region and some outside *at a smaller depth* than those inside,
-//!   may have its contributions added up in another order.
+//! - An input that is not a leaf and that no used output depends on gets a gradient of (minus) zeros, not none.
+//! - A sum of three or more contributions has an order. A tensor or parameter that is used three times or more, on
+//!   parallel branches or partly outside the region, may have them added up in another one, and differ in the last bit.
+//!   Uses one after the other, a residual around the region, and a parameter shared by stages or checkpoints in a row
+//!   are added up as Burn adds them.
+//!
+//! The page "How it works" (`docs/how-it-works.md`) says why.
 
 // The derive macro names this crate.
 extern crate self as rekindle;

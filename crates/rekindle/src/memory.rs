@@ -103,9 +103,7 @@ pub fn peak() -> Option<Bytes> {
 }
 
 fn counted(counter: &AtomicUsize) -> Option<Bytes> {
-    INSTALLED
-        .load(Relaxed)
-        .then(|| Bytes::new(counter.load(Relaxed) as u64))
+    INSTALLED.load(Relaxed).then(|| Bytes::new(counter.load(Relaxed) as u64))
 }
 
 /// Starts to look for the peak anew.

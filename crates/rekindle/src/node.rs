@@ -23,8 +23,8 @@ use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{
-    AutodiffBackend, Backend, BackendTensor, Dispatch, DispatchAutodiffContext,
-    DispatchKindConversion, DispatchTensor, DispatchTensorKind, ExecutionError, TensorMetadata,
+    AutodiffBackend, Backend, BackendTensor, Dispatch, DispatchAutodiffContext, DispatchKindConversion,
+    DispatchTensor, DispatchTensorKind, ExecutionError, TensorMetadata,
 };
 use burn::tensor::{Bool, DType, Device, Float, Int, Shape, Tensor, TensorData, try_read_sync};
 use rekindle_plan::{Bytes, Name, Schedule, Stage};
@@ -119,8 +119,7 @@ macro_rules! from_any_tensor {
         }
     };
 }
-from_any_tensor!(Float, "float", |dtype| dtype.is_float()
-    || matches!(dtype, DType::QFloat(_)));
+from_any_tensor!(Float, "float", |dtype| dtype.is_float() || matches!(dtype, DType::QFloat(_)));
 from_any_tensor!(Int, "int", |dtype| dtype.is_int() || dtype.is_uint());
 from_any_tensor!(Bool, "bool", |dtype| dtype.is_bool());
 
@@ -185,9 +184,7 @@ impl AnyTensor {
         let read: Option<Result<TensorData, ExecutionError>> = match dtype {
             _ if dtype.is_float() => try_read_sync(Dispatch::float_into_data(tensor)),
             _ if dtype.is_bool() => try_read_sync(Dispatch::bool_into_data(tensor)),
-            _ if dtype.is_int() || dtype.is_uint() => {
-                try_read_sync(Dispatch::int_into_data(tensor))
-            }
+            _ if dtype.is_int() || dtype.is_uint() => try_read_sync(Dispatch::int_into_data(tensor)),
             _ => return Err(format!("tensors of {dtype:?} cannot be read")),
         };
         match read {
@@ -279,11 +276,7 @@ where
     S: Clone + Send + std::fmt::Debug + 'static,
     N: Backward<B, P, State = S>,
 {
-    match operation
-        .prepare::<NoCheckpointing>(parents)
-        .compute_bound()
-        .stateful()
-    {
+    match operation.prepare::<NoCheckpointing>(parents).compute_bound().stateful() {
         OpsKind::Tracked(prepared) => prepared.finish(state, value),
         OpsKind::UnTracked(prepared) => prepared.finish(value),
     }
@@ -384,6 +377,9 @@ impl<B: GraphBackend> Backward<B, 1> for Start {
 
 // ------------------------------------------------------------------------------------------------------- the engine
 
+/// Longer than any thread waits for its turn, shorter than anybody's patience.
+const LOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// Burn, as the executor sees it.
 struct BurnEngine<B: GraphBackend> {
     stages: Vec<Box<dyn AnyStage>>,
@@ -394,6 +390,8 @@ struct BurnEngine<B: GraphBackend> {
     device: Device,
     seed: u64,
     ran: Vec<bool>,
+    /// Tokens of the tapes that were recorded in the forward half.
+    taped_live: Vec<(Stage, Tracked<B>)>,
     record: Record,
     /// Element types that left the device, by the number parcels use for them, and the device they left.
     exported: Vec<DType>,
@@ -422,10 +420,7 @@ impl<B: GraphBackend> BurnEngine<B> {
             Part::Float { tensor, .. } => {
                 let tensor = Autodiff::<B>::from_inner(tensor.clone());
                 let id = tensor.id();
-                (
-                    AnyTensor::from_tracked::<B>(tensor, self.strategy),
-                    Some(id),
-                )
+                (AnyTensor::from_tracked::<B>(tensor, self.strategy), Some(id))
             }
             Part::Other(tensor) => (tensor.clone(), None),
         });
@@ -436,24 +431,19 @@ impl<B: GraphBackend> BurnEngine<B> {
 
     fn graph_float(&self, stage: Stage, tensor: AnyTensor) -> Result<Tracked<B>, Error> {
         let found = tensor.device();
-        tensor
-            .into_tracked::<B>()
-            .ok_or_else(|| Error::OtherBackend {
-                stage: stage.number() as usize,
-                name: self.name(stage),
-                found: format!("{found:?}"),
-                expected: format!("{:?}", self.device),
-            })
+        tensor.into_tracked::<B>().ok_or_else(|| Error::OtherBackend {
+            stage: stage.number() as usize,
+            name: self.name(stage),
+            found: format!("{found:?}"),
+            expected: format!("{:?}", self.device),
+        })
     }
 
     /// Fails when an untracked run came out tracked: it reached something of the user's graph.
     fn check_untracked(&self, stage: Stage, output: &Parts) -> Result<(), Error> {
         match output.tensors.iter().any(AnyTensor::is_tracked) {
             false => Ok(()),
-            true => Err(Error::TrackedCapture {
-                stage: stage.number() as usize,
-                name: self.name(stage),
-            }),
+            true => Err(Error::TrackedCapture { stage: stage.number() as usize, name: self.name(stage) }),
         }
     }
 
@@ -466,15 +456,11 @@ impl<B: GraphBackend> BurnEngine<B> {
                 false => None,
                 true => Some(crate::checks::checksum(&self.read_part(part)?)),
             };
-            Ok(Observation {
-                what: describe(dtype, &shape),
-                checksum,
-            })
+            Ok(Observation { what: describe(dtype, &shape), checksum })
         });
         let observed = observed.collect::<Result<Vec<_>, Error>>()?;
         let index = stage.index();
-        self.record
-            .compare(index, self.stages[index].name(), observed)
+        self.record.compare(index, self.stages[index].name(), observed)
     }
 
     fn read_part(&self, part: &Part<B>) -> Result<TensorData, Error> {
@@ -487,6 +473,39 @@ impl<B: GraphBackend> BurnEngine<B> {
             Part::Other(tensor) => tensor.read(),
         };
         read.map_err(|reason| Error::Export { reason })
+    }
+
+    /// Fails when a tape from the forward half shares a graph with the user's.
+    ///
+    /// Burn holds the lock of the user's graph while this runs, so going back through such a tape would wait for
+    /// itself. Another thread finds out: it waits only if the lock is ours, and goes on when the error lets go of it.
+    fn check_disjoint(&mut self) -> Result<(), Error> {
+        let tokens = std::mem::take(&mut self.taped_live);
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        let stages: Vec<Stage> = tokens.iter().map(|(stage, _)| *stage).collect();
+        let (done, finished) = std::sync::mpsc::channel();
+        let look = move || {
+            for (_, token) in tokens {
+                let (value, guard) = token.into_parts();
+                drop(node::<B, _, _>(Join, guard, (), value));
+                if done.send(()).is_err() {
+                    return;
+                }
+            }
+        };
+        let started = std::thread::Builder::new().name("rekindle-look".to_owned()).spawn(look);
+        if started.is_err() {
+            // A machine without a thread to spare: the check is the smaller loss.
+            return Ok(());
+        }
+        for stage in stages {
+            if finished.recv_timeout(LOOK_TIMEOUT).is_err() {
+                return Err(Error::TrackedCapture { stage: stage.number() as usize, name: self.name(stage) });
+            }
+        }
+        Ok(())
     }
 
     /// Adds the nested graph's start and runs it back. Gives the gradient of each part of the stage's input.
@@ -531,25 +550,15 @@ impl<B: GraphBackend> BurnEngine<B> {
                 }
             }
         }
-        let gradients = tape
-            .inputs
-            .into_iter()
-            .zip(carried)
-            .map(|(input, carried)| {
-                let port = input.and_then(|(_, port)| {
-                    port.lock().unwrap_or_else(PoisonError::into_inner).take()
-                });
-                port.or(carried)
-            });
+        let gradients = tape.inputs.into_iter().zip(carried).map(|(input, carried)| {
+            let port = input.and_then(|(_, port)| port.lock().unwrap_or_else(PoisonError::into_inner).take());
+            port.or(carried)
+        });
         gradients.collect()
     }
 }
 
-fn add<B: GraphBackend>(
-    sums: &mut HashMap<NodeId, FloatTensor<B>>,
-    id: NodeId,
-    gradient: FloatTensor<B>,
-) {
+fn add<B: GraphBackend>(sums: &mut HashMap<NodeId, FloatTensor<B>>, id: NodeId, gradient: FloatTensor<B>) {
     // Two parameters of one stage can be one node outside; everything else is here for the first time.
     let sum = match sums.remove(&id) {
         Some(sum) => B::float_add(gradient, sum),
@@ -584,10 +593,8 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
                 tensor: tensor.into_primitive(),
             })
         });
-        let output = OnDevice {
-            parts: parts.collect::<Result<_, Error>>()?,
-            structure: output.structure.into(),
-        };
+        let output =
+            OnDevice { parts: parts.collect::<Result<_, Error>>()?, structure: output.structure.into() };
         self.observe(stage, &output)?;
         sweep_when(2048);
         Ok(output)
@@ -610,9 +617,9 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
             }
         };
         let live = !std::mem::replace(&mut self.ran[stage.index()], true);
-        if live && self.stages[stage.index()].is_new() {
-            // A tape hides what an untracked run shows: whether the stage reaches into the user's graph, where going
-            // back through it would never end.
+        if live && self.stages[stage.index()].is_due() {
+            // A tape hides what an untracked run shows: whether the stage reaches for a tracked tensor, whose gradient
+            // would be lost. Looking each time would cost a forward each time.
             let (parts, _) = self.detached(&input);
             let probed = self.run(stage, Mode::Probe, parts)?.output;
             self.check_untracked(stage, &probed)?;
@@ -621,10 +628,7 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
         let mut tensors = Vec::with_capacity(input.parts.len());
         for part in input.parts {
             let (end, tensor) = match part {
-                Part::Float {
-                    tensor,
-                    wanted: true,
-                } => {
+                Part::Float { tensor, wanted: true } => {
                     let port = Port::<B>::default();
                     let leaf = Autodiff::<B>::from_inner(token::<B>(&tensor)).require_grad();
                     let source = node(Source, leaf.node(), port.clone(), tensor);
@@ -641,24 +645,19 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
             tensors.push(tensor);
         }
         let structure = input.structure.to_vec();
-        let ran = self.run(
-            stage,
-            Mode::Taped { live, strategy },
-            Parts { tensors, structure },
-        )?;
+        let ran = self.run(stage, Mode::Taped { live, strategy }, Parts { tensors, structure })?;
         let expected = self.parameters[stage.index()].len();
         if ran.leaves.len() != expected {
-            return Err(Error::ParametersChanged {
-                stage: stage.number() as usize,
-                name: self.name(stage),
-                forward: expected,
-                recompute: ran.leaves.len(),
+            // The stage owns its module, so this cannot come from outside.
+            return Err(Error::Run {
+                reason: format!(
+                    "stage {stage} (`{}`) recorded {} parameters, expected {expected}; this is a bug in rekindle",
+                    self.name(stage),
+                    ran.leaves.len()
+                ),
             });
         }
-        let leaves = ran
-            .leaves
-            .into_iter()
-            .map(|leaf| self.graph_float(stage, leaf));
+        let leaves = ran.leaves.into_iter().map(|leaf| self.graph_float(stage, leaf));
         let leaves = leaves.collect::<Result<_, Error>>()?;
         let mut outputs = Vec::with_capacity(ran.output.tensors.len());
         let mut parts = Vec::with_capacity(ran.output.tensors.len());
@@ -674,21 +673,14 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
                 let value = token::<B>(tensor.primitive());
                 (tensor.id(), node(Join, tensor.node(), (), value))
             }));
-            parts.push(Part::Float {
-                tensor: tensor.into_primitive(),
-                wanted,
-            });
+            parts.push(Part::Float { tensor: tensor.into_primitive(), wanted });
         }
-        let output = OnDevice {
-            parts,
-            structure: ran.output.structure.into(),
-        };
+        let output = OnDevice { parts, structure: ran.output.structure.into() };
         self.observe(stage, &output)?;
-        let tape = Tape {
-            inputs,
-            outputs,
-            leaves,
-        };
+        if live && let Some((_, token)) = outputs.iter().flatten().next() {
+            self.taped_live.push((stage, token.clone()));
+        }
+        let tape = Tape { inputs, outputs, leaves };
         Ok((tape, output))
     }
 
@@ -728,19 +720,13 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
                     true => 3,
                 },
             });
-            structure.push(
-                match self
-                    .exported
-                    .iter()
-                    .position(|dtype| *dtype == data.dtype())
-                {
-                    Some(index) => index as u64,
-                    None => {
-                        self.exported.push(data.dtype());
-                        self.exported.len() as u64 - 1
-                    }
-                },
-            );
+            structure.push(match self.exported.iter().position(|dtype| *dtype == data.dtype()) {
+                Some(index) => index as u64,
+                None => {
+                    self.exported.push(data.dtype());
+                    self.exported.len() as u64 - 1
+                }
+            });
             tensors.push(PackedTensor {
                 dtype: data.dtype().name().to_owned(),
                 shape: data.shape().to_vec(),
@@ -763,43 +749,32 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
             return Err(damaged());
         }
         let (kinds, structure) = rest.split_at(2 * count);
-        let parts = kinds
-            .chunks_exact(2)
-            .zip(&parcel.tensors)
-            .map(|(kind, packed)| {
-                let dtype = usize::try_from(kind[1]).ok();
-                let dtype = dtype
-                    .and_then(|index| self.exported.get(index))
-                    .ok_or_else(damaged)?;
-                let (bytes, shape) = (packed.bytes.to_vec(), packed.shape.clone());
-                let data = TensorData::from_bytes_vec(bytes, shape, *dtype);
-                let inner = self.device.clone().without_autodiff();
-                Ok(match kind[0] {
-                    wanted @ (0 | 1) => {
-                        let device = self.exported_from.as_ref().ok_or_else(damaged)?;
-                        Part::Float {
-                            tensor: B::float_from_data(data, device),
-                            wanted: wanted == 1,
-                        }
-                    }
-                    autodiff => {
-                        let device = match autodiff {
-                            2 => inner,
-                            _ => self.device.clone(),
-                        };
-                        let device = device.as_dispatch();
-                        Part::Other(AnyTensor(match dtype {
-                            dtype if dtype.is_float() => Dispatch::float_from_data(data, device),
-                            dtype if dtype.is_bool() => Dispatch::bool_from_data(data, device),
-                            _ => Dispatch::int_from_data(data, device),
-                        }))
-                    }
-                })
-            });
-        Ok(OnDevice {
-            parts: parts.collect::<Result<_, Error>>()?,
-            structure: structure.into(),
-        })
+        let parts = kinds.chunks_exact(2).zip(&parcel.tensors).map(|(kind, packed)| {
+            let dtype = usize::try_from(kind[1]).ok();
+            let dtype = dtype.and_then(|index| self.exported.get(index)).ok_or_else(damaged)?;
+            let (bytes, shape) = (packed.bytes.to_vec(), packed.shape.clone());
+            let data = TensorData::from_bytes_vec(bytes, shape, *dtype);
+            let inner = self.device.clone().without_autodiff();
+            Ok(match kind[0] {
+                wanted @ (0 | 1) => {
+                    let device = self.exported_from.as_ref().ok_or_else(damaged)?;
+                    Part::Float { tensor: B::float_from_data(data, device), wanted: wanted == 1 }
+                }
+                autodiff => {
+                    let device = match autodiff {
+                        2 => inner,
+                        _ => self.device.clone(),
+                    };
+                    let device = device.as_dispatch();
+                    Part::Other(AnyTensor(match dtype {
+                        dtype if dtype.is_float() => Dispatch::float_from_data(data, device),
+                        dtype if dtype.is_bool() => Dispatch::bool_from_data(data, device),
+                        _ => Dispatch::int_from_data(data, device),
+                    }))
+                }
+            })
+        });
+        Ok(OnDevice { parts: parts.collect::<Result<_, Error>>()?, structure: structure.into() })
     }
 
     fn live_bytes(&self) -> Option<Bytes> {
@@ -833,12 +808,7 @@ struct OuterInput<B: GraphBackend> {
 
 impl<B: GraphBackend> OuterInput<B> {
     fn filled(&self, value: f32) -> FloatTensor<B> {
-        B::float_full(
-            self.shape.clone(),
-            value.into(),
-            &self.device,
-            self.dtype.into(),
-        )
+        B::float_full(self.shape.clone(), value.into(), &self.device, self.dtype.into())
     }
 }
 
@@ -890,11 +860,7 @@ impl<B: GraphBackend, const N: usize> Backward<B, N> for Hub {
     type State = Shared<B>;
 
     fn backward(self, ops: Ops<Shared<B>, N>, grads: &mut Gradients, _: &mut Checkpointer) {
-        let waiting = ops
-            .state
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let waiting = ops.state.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(mut waiting) = waiting else {
             return;
         };
@@ -909,19 +875,15 @@ impl<B: GraphBackend, const N: usize> Backward<B, N> for Hub {
                 InputWay::Apart => None,
             };
         }
-        for parameter in waiting
-            .parameters
-            .iter()
-            .filter(|parameter| parameter.is_leaf)
-        {
+        for parameter in waiting.parameters.iter().filter(|parameter| parameter.is_leaf) {
             if let Some(sum) = grads.remove::<B>(&parameter.tensor) {
-                waiting
-                    .engine
-                    .parameter_gradients
-                    .insert(parameter.tensor.id(), sum);
+                waiting.engine.parameter_gradients.insert(parameter.tensor.id(), sum);
             }
         }
         let gradients = std::mem::take(&mut waiting.output_gradients);
+        if let Err(error) = waiting.engine.check_disjoint() {
+            raise(error);
+        }
         let result = waiting.executor.backward(&mut waiting.engine, gradients);
         if let (Some(handle), Some(trace)) = (&waiting.trace, waiting.executor.trace()) {
             handle.set(trace.clone());
@@ -976,11 +938,7 @@ pub(crate) struct Job {
 /// # Errors
 /// When a stage or the plan cannot run, or the backend is off.
 pub(crate) fn run(job: Job) -> Result<Parts, Error> {
-    let tracked = job
-        .input
-        .tensors
-        .iter()
-        .chain(job.parameters.iter().flatten());
+    let tracked = job.input.tensors.iter().chain(job.parameters.iter().flatten());
     let Some(lead) = tracked.clone().find(|tensor| tensor.is_tracked()).cloned() else {
         return Err(Error::Untracked);
     };
@@ -995,10 +953,7 @@ pub(crate) fn run(job: Job) -> Result<Parts, Error> {
         #[cfg(feature = "ndarray")]
         DispatchTensorKind::NdArray(_) => run_on::<burn::backend::NdArray>(job, strategy),
         #[allow(unreachable_patterns)]
-        _ => Err(Error::BackendOff {
-            device: format!("{:?}", lead.device()),
-            enabled: ENABLED,
-        }),
+        _ => Err(Error::BackendOff { device: format!("{:?}", lead.device()), enabled: ENABLED }),
     }
 }
 
@@ -1021,9 +976,7 @@ fn run_on<B: GraphBackend>(job: Job, strategy: TapeStrategy) -> Result<Parts, Er
         }
         let (wanted, is_leaf) = (tensor.is_tracked(), tensor.is_leaf());
         let found = tensor.clone();
-        let tensor = tensor
-            .into_tracked::<B>()
-            .ok_or_else(|| elsewhere(0, "input", &found))?;
+        let tensor = tensor.into_tracked::<B>().ok_or_else(|| elsewhere(0, "input", &found))?;
         drop(found);
         if wanted {
             let way = if is_leaf {
@@ -1045,10 +998,7 @@ fn run_on<B: GraphBackend>(job: Job, strategy: TapeStrategy) -> Result<Parts, Er
                 device: tensor.device(),
             });
         }
-        parts.push(Part::Float {
-            tensor: tensor.into_primitive(),
-            wanted,
-        });
+        parts.push(Part::Float { tensor: tensor.into_primitive(), wanted });
     }
     let mut parameters: Vec<OuterParameter<B>> = Vec::new();
     let mut ids = Vec::with_capacity(job.parameters.len());
@@ -1058,8 +1008,7 @@ fn run_on<B: GraphBackend>(job: Job, strategy: TapeStrategy) -> Result<Parts, Er
             let is_leaf = tensor.is_leaf();
             let found = tensor.clone();
             let tensor = tensor.into_tracked::<B>();
-            let tensor =
-                tensor.ok_or_else(|| elsewhere(index + 1, job.stages[index].name(), &found))?;
+            let tensor = tensor.ok_or_else(|| elsewhere(index + 1, job.stages[index].name(), &found))?;
             if Autodiff::<B>::is_distributed(&tensor) {
                 return Err(Error::Distributed {
                     stage: index + 1,
@@ -1078,6 +1027,7 @@ fn run_on<B: GraphBackend>(job: Job, strategy: TapeStrategy) -> Result<Parts, Er
 
     let mut engine = BurnEngine::<B> {
         ran: vec![false; job.stages.len()],
+        taped_live: Vec::new(),
         stages: job.stages,
         parameters: ids,
         strategy,
@@ -1093,29 +1043,19 @@ fn run_on<B: GraphBackend>(job: Job, strategy: TapeStrategy) -> Result<Parts, Er
     if job.trace.is_some() {
         executor = executor.traced();
     }
-    let input = OnDevice {
-        parts,
-        structure: job.input.structure.into(),
-    };
+    let input = OnDevice { parts, structure: job.input.structure.into() };
     let output = executor.forward(&mut engine, input)?;
     kept::note(|| rows_of(&executor, &engine));
     sweep_when(512);
 
     let values = output.parts.iter().find_map(|part| match part {
-        Part::Float {
-            tensor,
-            wanted: true,
-        } => Some(token::<B>(tensor)),
+        Part::Float { tensor, wanted: true } => Some(token::<B>(tensor)),
         _ => None,
     });
     let Some(value) = values else {
         // Nothing tracked reaches the output: there is nothing to go back through.
         let structure = output.structure.to_vec();
-        let tensors = output
-            .parts
-            .into_iter()
-            .map(|part| untracked(part, strategy))
-            .collect();
+        let tensors = output.parts.into_iter().map(|part| untracked(part, strategy)).collect();
         return Ok(Parts { tensors, structure });
     };
     let shared: Shared<B> = Arc::new(Mutex::new(Some(Waiting {
@@ -1130,35 +1070,18 @@ fn run_on<B: GraphBackend>(job: Job, strategy: TapeStrategy) -> Result<Parts, Er
     // The hub's first parent is always the tie, so that `InputWay::Parent` counts from one.
     let tie = match join::<B>(tied, &value) {
         Some(tie) => tie.node(),
-        None => Autodiff::<B>::from_inner(value.clone())
-            .require_grad()
-            .node(),
+        None => Autodiff::<B>::from_inner(value.clone()).require_grad().node(),
     };
-    let hub = with_parents(
-        Hub,
-        [tie].into_iter().chain(direct).collect(),
-        shared.clone(),
-        value,
-    );
+    let hub = with_parents(Hub, [tie].into_iter().chain(direct).collect(), shared.clone(), value);
     let hub = hub.ok_or(Error::Untracked)?;
-    let tensors = output
-        .parts
-        .into_iter()
-        .enumerate()
-        .map(|(index, part)| match part {
-            Part::Float {
-                tensor,
-                wanted: true,
-            } => {
-                let tensor = node(Output(index), hub.node(), shared.clone(), tensor);
-                AnyTensor::from_tracked::<B>(tensor, strategy)
-            }
-            other => untracked(other, strategy),
-        });
-    Ok(Parts {
-        tensors: tensors.collect(),
-        structure: output.structure.to_vec(),
-    })
+    let tensors = output.parts.into_iter().enumerate().map(|(index, part)| match part {
+        Part::Float { tensor, wanted: true } => {
+            let tensor = node(Output(index), hub.node(), shared.clone(), tensor);
+            AnyTensor::from_tracked::<B>(tensor, strategy)
+        }
+        other => untracked(other, strategy),
+    });
+    Ok(Parts { tensors: tensors.collect(), structure: output.structure.to_vec() })
 }
 
 fn untracked<B: GraphBackend>(part: Part<B>, strategy: TapeStrategy) -> AnyTensor {
@@ -1170,10 +1093,7 @@ fn untracked<B: GraphBackend>(part: Part<B>, strategy: TapeStrategy) -> AnyTenso
     }
 }
 
-fn rows_of<B: GraphBackend>(
-    executor: &Executor<BurnEngine<B>>,
-    engine: &BurnEngine<B>,
-) -> Vec<KeptRow> {
+fn rows_of<B: GraphBackend>(executor: &Executor<BurnEngine<B>>, engine: &BurnEngine<B>) -> Vec<KeptRow> {
     let name = |index: usize| engine.stages[index].name().to_owned();
     let rows = executor.kept().flat_map(|kept| match kept {
         Kept::Boundary(boundary, value) => {
@@ -1241,10 +1161,7 @@ pub(crate) fn reseed_after_backward(output: Parts, device: &Device) -> Parts {
             _ => tensor,
         }
     });
-    Parts {
-        tensors: tensors.collect(),
-        structure: output.structure,
-    }
+    Parts { tensors: tensors.collect(), structure: output.structure }
 }
 
 fn reseed_on<B: GraphBackend>(tensor: AnyTensor, state: &Arc<(AtomicBool, Device)>) -> AnyTensor {
@@ -1311,13 +1228,8 @@ mod tests {
         let by = AnyTensor::from_tracked::<Flex>(shared, TapeStrategy::Disabled);
         let by = Param::initialized(ParamId::new(), Tensor::try_from(by).unwrap());
         let x = Tensor::<1>::ones([3], &Device::flex().autodiff());
-        let run = crate::checkpoint(&Scale { by }, x, |scale: &Scale, x: Tensor<1>| {
-            x * scale.by.val()
-        });
+        let run = crate::checkpoint(&Scale { by }, x, |scale: &Scale, x: Tensor<1>| x * scale.by.val());
         let error = run.unwrap_err();
-        assert!(
-            matches!(error, Error::Distributed { stage: 1, .. }),
-            "{error}"
-        );
+        assert!(matches!(error, Error::Distributed { stage: 1, .. }), "{error}");
     }
 }

@@ -133,10 +133,7 @@ impl TraceHandle {
 
     /// The trace of the last region that ran with this handle, once its backward is through.
     pub fn get(&self) -> Option<Trace> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn set(&self, trace: Trace) {
@@ -166,18 +163,41 @@ impl<I: Boundary> Default for Region<I, I> {
 
 impl<I: Boundary, O: Boundary> Region<I, O> {
     /// Adds a stage.
-    pub fn stage<M, R, F>(
-        mut self,
-        name: impl Into<String>,
-        module: &M,
-        function: F,
-    ) -> Region<I, R::Boundary>
+    pub fn stage<M, R, F>(self, name: impl Into<String>, module: &M, function: F) -> Region<I, R::Boundary>
     where
         M: Module + 'static,
         R: StageOutput + 'static,
         F: Fn(&M, O) -> R + Copy + Send + 'static,
     {
-        let stage = StageOf::<M, O, R, F>::new(name.into(), module.clone(), function);
+        self.stage_with(name, module, (), move |module: &M, input: O, (): ()| function(module, input))
+    }
+
+    /// Adds a stage for each of `modules`, named `name.0`, `name.1` and so on.
+    pub fn stages<M, R, F>(self, name: &str, modules: &[M], function: F) -> Self
+    where
+        M: Module + 'static,
+        R: StageOutput<Boundary = O> + 'static,
+        F: Fn(&M, O) -> R + Copy + Send + 'static,
+    {
+        self.stages_with(name, modules, (), move |module: &M, input: O, (): ()| function(module, input))
+    }
+
+    /// Adds a stage that also reads `side`: masks, positions, anything that is not trained. A tensor that needs a
+    /// gradient belongs into the boundary instead, and is refused here.
+    pub fn stage_with<M, S, R, F>(
+        mut self,
+        name: impl Into<String>,
+        module: &M,
+        side: S,
+        function: F,
+    ) -> Region<I, R::Boundary>
+    where
+        M: Module + 'static,
+        S: Boundary + Clone + Send,
+        R: StageOutput + 'static,
+        F: Fn(&M, O, S) -> R + Copy + Send + 'static,
+    {
+        let stage = StageOf::<M, O, S, R, F>::new(name.into(), module.clone(), side, function);
         self.stages.push(Box::new(stage));
         Region {
             stages: self.stages,
@@ -189,15 +209,33 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         }
     }
 
-    /// Adds a stage for each of `modules`, named `name.0`, `name.1` and so on.
-    pub fn stages<M, R, F>(mut self, name: &str, modules: &[M], function: F) -> Self
+    /// Adds a stage for each of `modules`, all of which read `side` as well.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::{Bool, Device, Tensor};
+    /// use rekindle::Region;
+    ///
+    /// let device = Device::flex().autodiff();
+    /// let layers: Vec<Linear> = (0..3).map(|_| LinearConfig::new(8, 8).init(&device)).collect();
+    /// let mask = Tensor::<2, Bool>::from_data([[true, false, false, false, false, false, false, true]], &device);
+    /// let y = Region::new()
+    ///     .stages_with("layer", &layers, mask, |layer: &Linear, x: Tensor<2>, mask: Tensor<2, Bool>| {
+    ///         layer.forward(x).mask_fill(mask, 0.0)
+    ///     })
+    ///     .forward(Tensor::ones([1, 8], &device))?;
+    /// # let _ = y;
+    /// # Ok::<(), rekindle::Error>(())
+    /// ```
+    pub fn stages_with<M, S, R, F>(mut self, name: &str, modules: &[M], side: S, function: F) -> Self
     where
         M: Module + 'static,
+        S: Boundary + Clone + Send,
         R: StageOutput<Boundary = O> + 'static,
-        F: Fn(&M, O) -> R + Copy + Send + 'static,
+        F: Fn(&M, O, S) -> R + Copy + Send + 'static,
     {
         for (index, module) in modules.iter().enumerate() {
-            self = self.stage(format!("{name}.{index}"), module, function);
+            self = self.stage_with(format!("{name}.{index}"), module, side.clone(), function);
         }
         self
     }
@@ -255,8 +293,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
     pub fn forward(self, input: I) -> Result<O, Error> {
         let input = Parts::of(input);
         // First of all: a parameter that is not initialised yet draws its values when it is looked at.
-        let parameters: Vec<Parameters> =
-            self.stages.iter().map(|stage| stage.parameters()).collect();
+        let parameters: Vec<Parameters> = self.stages.iter().map(|stage| stage.parameters()).collect();
         let output = match Surroundings::find(&input, &parameters) {
             Surroundings::NoAutodiff => self.run_plain(input, None)?,
             _ if self.stages.is_empty() => input,
@@ -304,6 +341,12 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         parameters: Vec<Parameters>,
         device: Device,
     ) -> Result<Parts, Error> {
+        if let Some(index) = self.stages.iter().position(|stage| stage.side_is_tracked()) {
+            return Err(Error::TrackedCapture {
+                stage: index + 1,
+                name: self.stages[index].name().to_owned(),
+            });
+        }
         let schedule = self.judge()?;
         let mut stores = Stores::new();
         if let (Some(limit), Ok(name)) = (self.host, "host".parse::<Name>()) {
@@ -312,10 +355,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         let seed = seeds::next();
         let output = node::run(Job {
             stages: self.stages,
-            parameters: parameters
-                .into_iter()
-                .map(|parameters| parameters.tracked)
-                .collect(),
+            parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
             schedule,
             stores,
             input,
@@ -351,10 +391,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             }
             Planned::Rule(rule) => {
                 let actions = rule.actions(region);
-                let actions = actions.map_err(|source| Error::Rule {
-                    rule: *rule,
-                    source,
-                })?;
+                let actions = actions.map_err(|source| Error::Rule { rule: *rule, source })?;
                 Ok(Schedule::judge(&self.structure()?, &actions)?.0)
             }
         }
@@ -364,20 +401,15 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
     fn structure(&self) -> Result<Profile, Error> {
         let options = "balanced".parse::<Name>().into_iter().collect::<Vec<_>>();
         let names = self.stages.iter().map(|stage| stage.name().to_owned());
-        let tiers = self
-            .host
-            .zip("host".parse().ok())
-            .map(|(capacity_bytes, name)| Tier {
-                name,
-                capacity_bytes,
-                write_bytes_per_second: u64::MAX,
-                read_bytes_per_second: u64::MAX,
-            });
+        let tiers = self.host.zip("host".parse().ok()).map(|(capacity_bytes, name)| Tier {
+            name,
+            capacity_bytes,
+            write_bytes_per_second: u64::MAX,
+            read_bytes_per_second: u64::MAX,
+        });
         Profile::unmeasured(names, &options)
             .and_then(|profile| profile.with_places(tiers.into_iter().collect(), Vec::new()))
-            .map_err(|error| Error::Run {
-                reason: error.to_string(),
-            })
+            .map_err(|error| Error::Run { reason: error.to_string() })
     }
 }
 
@@ -401,9 +433,7 @@ impl Surroundings {
             return Self::NoAutodiff;
         };
         let tracked = input.tensors.iter().any(AnyTensor::is_tracked)
-            || parameters
-                .iter()
-                .any(|parameters| !parameters.tracked.is_empty());
+            || parameters.iter().any(|parameters| !parameters.tracked.is_empty());
         match tracked {
             true => Self::Tracked(device),
             false => Self::Untracked(device),

@@ -50,10 +50,7 @@ pub(crate) fn next() -> u64 {
 }
 
 fn next_of_process() -> u64 {
-    SEQUENCE
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .next()
+    SEQUENCE.lock().unwrap_or_else(PoisonError::into_inner).next()
 }
 
 /// Whether this thread is inside a stage.

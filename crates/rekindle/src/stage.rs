@@ -1,7 +1,7 @@
 //! One stage: a module and a function of it, run in whatever way a plan asks for.
 
 use std::any::{Any, TypeId};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
@@ -74,8 +74,10 @@ pub(crate) trait AnyStage: Send {
     /// The tracked parameters, each once. Initialises those that are not yet: initialising draws random numbers.
     fn parameters(&self) -> Parameters;
     fn run(&self, mode: Mode, strategy: TapeStrategy, input: Parts) -> Result<Ran, Error>;
-    /// Whether this is the first time a stage of this module and function asks.
-    fn is_new(&self) -> bool;
+    /// Whether a tensor it reads besides its input is tracked: its gradient would be lost.
+    fn side_is_tracked(&self) -> bool;
+    /// Whether this run is one to look at more closely: the first of this stage, and one in 256 after.
+    fn is_due(&self) -> bool;
 }
 
 /// What a module trains.
@@ -86,30 +88,28 @@ pub(crate) struct Parameters {
     pub(crate) autodiff: bool,
 }
 
-pub(crate) struct StageOf<M, I, R, F> {
+pub(crate) struct StageOf<M, I, S, R, F> {
     name: String,
     module: M,
+    /// What the stage reads besides its input: untracked, the same in every run.
+    side: S,
     function: F,
     types: PhantomData<fn(I) -> R>,
 }
 
-impl<M, I, R, F> StageOf<M, I, R, F> {
-    pub(crate) fn new(name: String, module: M, function: F) -> Self {
-        Self {
-            name,
-            module,
-            function,
-            types: PhantomData,
-        }
+impl<M, I, S, R, F> StageOf<M, I, S, R, F> {
+    pub(crate) fn new(name: String, module: M, side: S, function: F) -> Self {
+        Self { name, module, side, function, types: PhantomData }
     }
 }
 
-impl<M, I, R, F> AnyStage for StageOf<M, I, R, F>
+impl<M, I, S, R, F> AnyStage for StageOf<M, I, S, R, F>
 where
     M: Module + 'static,
     I: Boundary,
+    S: Boundary + Clone + Send,
     R: StageOutput,
-    F: Fn(&M, I) -> R + Copy + Send + 'static,
+    F: Fn(&M, I, S) -> R + Copy + Send + 'static,
 {
     fn name(&self) -> &str {
         &self.name
@@ -122,27 +122,23 @@ where
     }
 
     fn run(&self, mode: Mode, strategy: TapeStrategy, mut input: Parts) -> Result<Ran, Error> {
-        let call = |module: &M, input: Parts| -> Result<Parts, Error> {
-            let output = (self.function)(module, input.into_tree()?).into_boundary()?;
-            Ok(Parts::of(output))
-        };
-        let free = |output: Result<Parts, Error>| {
-            output.map(|output| Ran {
-                output,
-                leaves: Vec::new(),
-            })
-        };
+        let free = |output: Result<Parts, Error>| output.map(|output| Ran { output, leaves: Vec::new() });
         // One operation must not mix strategies, masks and positions included.
         let strategy = match mode {
             Mode::Taped { strategy, .. } => strategy,
             _ => strategy,
         };
+        let mut side = self.side.clone();
         if mode != Mode::Plain {
-            input
-                .tensors
-                .iter_mut()
-                .for_each(|tensor| tensor.set_strategy(strategy));
+            input.set_strategy(strategy);
+            let mut parts = Parts::of(side);
+            parts.set_strategy(strategy);
+            side = parts.into_tree()?;
         }
+        let call = |module: &M, input: Parts| -> Result<Parts, Error> {
+            let output = (self.function)(module, input.into_tree()?, side).into_boundary()?;
+            Ok(Parts::of(output))
+        };
         match mode {
             Mode::Plain => free(call(&self.module, input)),
             // Not `valid()`: dropout and batch norm train only on a device with autodiff.
@@ -158,10 +154,7 @@ where
                 statistics.restore(module);
                 free(output)
             }
-            Mode::Taped {
-                live: true,
-                strategy: asked,
-            } if asked == self.own_strategy(asked) => {
+            Mode::Taped { live: true, strategy: asked } if asked == self.own_strategy(asked) => {
                 let mut fresh = FreshLeaves::of(&self.module, None);
                 let module = self.module.clone().map(&mut fresh);
                 let output = call(&module, input)?;
@@ -180,16 +173,22 @@ where
         }
     }
 
-    fn is_new(&self) -> bool {
-        static SEEN: Mutex<BTreeSet<(TypeId, String)>> = Mutex::new(BTreeSet::new());
+    fn side_is_tracked(&self) -> bool {
+        let side = Parts::of(self.side.clone());
+        side.tensors.iter().any(AnyTensor::is_tracked)
+    }
+
+    fn is_due(&self) -> bool {
+        static RUNS: Mutex<BTreeMap<(TypeId, String), u64>> = Mutex::new(BTreeMap::new());
+        let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (TypeId::of::<(M, F)>(), self.name.clone());
-        SEEN.lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(key)
+        let run = runs.entry(key).or_insert(0);
+        *run += 1;
+        *run == 1 || run.is_multiple_of(256)
     }
 }
 
-impl<M: Module, I, R, F> StageOf<M, I, R, F> {
+impl<M: Module, I, S, R, F> StageOf<M, I, S, R, F> {
     /// The module with the same values, but running statistics of its own.
     fn private(&self) -> M {
         self.module.valid().train()
@@ -200,9 +199,7 @@ impl<M: Module, I, R, F> StageOf<M, I, R, F> {
         struct Find(Option<TapeStrategy>);
         impl ModuleVisitor for Find {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.0 = self
-                    .0
-                    .or_else(|| param.val().gradient_checkpointing_strategy());
+                self.0 = self.0.or_else(|| param.val().gradient_checkpointing_strategy());
             }
         }
         let mut find = Find(None);
@@ -245,19 +242,11 @@ impl FreshLeaves {
     fn of(module: &impl Module, retag: Option<TapeStrategy>) -> Self {
         let mut visitor = FindTracked::default();
         module.visit(&mut visitor);
-        Self {
-            tracked: visitor.seen,
-            retag,
-            made: HashMap::new(),
-            leaves: Vec::new(),
-        }
+        Self { tracked: visitor.seen, retag, made: HashMap::new(), leaves: Vec::new() }
     }
 
     fn ran(self, output: Parts) -> Ran {
-        Ran {
-            output,
-            leaves: self.leaves,
-        }
+        Ran { output, leaves: self.leaves }
     }
 }
 
@@ -271,10 +260,7 @@ impl ModuleMapper for FreshLeaves {
                 None => param,
             };
         }
-        let made = self
-            .made
-            .get(&id)
-            .and_then(|leaf| leaf.downcast_ref::<Tensor<D>>());
+        let made = self.made.get(&id).and_then(|leaf| leaf.downcast_ref::<Tensor<D>>());
         if let Some(leaf) = made.cloned() {
             return param.map(|_| leaf);
         }
@@ -334,10 +320,7 @@ impl RunningValues {
         impl ModuleMapper for Write {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
                 let value = self.0.get(&param.id);
-                match value
-                    .and_then(|value| value.downcast_ref::<Tensor<D>>())
-                    .cloned()
-                {
+                match value.and_then(|value| value.downcast_ref::<Tensor<D>>()).cloned() {
                     Some(value) if !param.is_require_grad() => {
                         param.map(|old| match old.gradient_checkpointing_strategy() {
                             Some(strategy) => retagged(value.autodiff(), strategy),

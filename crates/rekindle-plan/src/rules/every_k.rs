@@ -9,36 +9,21 @@ use crate::{Action, Stage};
 /// The last segment is taped the first time: its tape is needed right after, so leaving it out would only run it twice.
 pub fn every_k(stages: usize, k: NonZeroUsize) -> Vec<Action> {
     let starts = (0..stages).step_by(k.get());
-    let segments: Vec<_> = starts
-        .map(|start| start..start.saturating_add(k.get()).min(stages))
-        .collect();
+    let segments: Vec<_> = starts.map(|start| start..start.saturating_add(k.get()).min(stages)).collect();
     let mut actions = Vec::with_capacity(stages * 3 + segments.len() * 2);
     let Some((last, earlier)) = segments.split_last() else {
         return actions;
     };
     for segment in earlier {
         actions.push(Action::keep(Stage::at(segment.start).input()));
-        actions.extend(
-            segment
-                .clone()
-                .map(|index| Action::forward(Stage::at(index))),
-        );
+        actions.extend(segment.clone().map(|index| Action::forward(Stage::at(index))));
     }
     actions.extend(last.clone().map(|index| Action::tape(Stage::at(index))));
-    actions.extend(
-        last.clone()
-            .rev()
-            .map(|index| Action::backward(Stage::at(index))),
-    );
+    actions.extend(last.clone().rev().map(|index| Action::backward(Stage::at(index))));
     for segment in earlier.iter().rev() {
         actions.extend(segment.clone().map(|index| Action::tape(Stage::at(index))));
         actions.push(Action::drop(Stage::at(segment.start).input()));
-        actions.extend(
-            segment
-                .clone()
-                .rev()
-                .map(|index| Action::backward(Stage::at(index))),
-        );
+        actions.extend(segment.clone().rev().map(|index| Action::backward(Stage::at(index))));
     }
     actions
 }

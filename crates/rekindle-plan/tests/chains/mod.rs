@@ -5,8 +5,7 @@
 
 use proptest::prelude::*;
 use rekindle_plan::{
-    Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Rule, Stage, StageProfile, TapeOption,
-    Tier,
+    Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Rule, Stage, StageProfile, TapeOption, Tier,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -104,12 +103,7 @@ pub(crate) enum Places {
 /// A random legal plan for `profile`: a recursive split of the chain, its choices read from `rolls`.
 pub(crate) fn random_plan(profile: &Profile, places: Places, rolls: &[u32]) -> Vec<Action> {
     let stages = u32::try_from(profile.stages().len()).unwrap();
-    let mut plan = RandomPlan {
-        profile,
-        places,
-        rolls: rolls.iter().cycle(),
-        actions: Vec::new(),
-    };
+    let mut plan = RandomPlan { profile, places, rolls: rolls.iter().cycle(), actions: Vec::new() };
     // Sometimes the forward half keeps the input only, and everything happens after the turn.
     if plan.roll(3) == 0 {
         let input = Boundary::new(0);
@@ -168,28 +162,16 @@ impl RandomPlan<'_> {
         };
         if let Some(place) = &place {
             self.actions.push(match place.as_str() {
-                "host" => Action::Offload {
-                    boundary,
-                    tier: place.clone(),
-                },
-                _ => Action::Compress {
-                    boundary,
-                    codec: place.clone(),
-                },
+                "host" => Action::Offload { boundary, tier: place.clone() },
+                _ => Action::Compress { boundary, codec: place.clone() },
             });
             self.actions.push(Action::drop(boundary));
         }
         self.forwards(first + 1..middle);
         self.segment(middle, last, false, false);
         if let Some(place) = place {
-            self.actions.push(Action::Fetch {
-                boundary,
-                place: place.clone(),
-            });
-            self.actions.push(Action::Drop {
-                boundary,
-                place: Some(place),
-            });
+            self.actions.push(Action::Fetch { boundary, place: place.clone() });
+            self.actions.push(Action::Drop { boundary, place: Some(place) });
             self.segment(first, middle - 1, false, false);
         } else {
             self.segment(first, middle - 1, true, taped);

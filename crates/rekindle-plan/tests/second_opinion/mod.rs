@@ -65,27 +65,14 @@ impl Board {
                 let found = self.find(*boundary);
                 self.hands.insert(*boundary, (found, true));
             }
-            Action::Drop {
-                boundary,
-                place: None,
-            } => {
+            Action::Drop { boundary, place: None } => {
                 self.hands.remove(boundary);
             }
-            Action::Drop {
-                boundary,
-                place: Some(place),
-            } => {
+            Action::Drop { boundary, place: Some(place) } => {
                 self.copies.remove(&(*boundary, place.clone()));
             }
             Action::Fetch { boundary, .. } => self.make(*boundary, making),
-            Action::Compress {
-                boundary,
-                codec: place,
-            }
-            | Action::Offload {
-                boundary,
-                tier: place,
-            } => {
+            Action::Compress { boundary, codec: place } | Action::Offload { boundary, tier: place } => {
                 self.copies.insert((*boundary, place.clone()));
             }
         }
@@ -102,11 +89,7 @@ impl Board {
     }
 
     fn record(&mut self, stage: Stage, option: Option<Name>, making: usize) {
-        let tape = TapeOnBoard {
-            option,
-            input: self.find(stage.input()),
-            output: (stage.output(), making),
-        };
+        let tape = TapeOnBoard { option, input: self.find(stage.input()), output: (stage.output(), making) };
         self.tapes.insert(stage, tape);
     }
 
@@ -126,8 +109,7 @@ impl Board {
     fn makings(&self) -> BTreeSet<Making> {
         let held = self.hands.values().map(|(making, _)| *making);
         let tapes = self.tapes.values();
-        held.chain(tapes.flat_map(|tape| [tape.input, tape.output]))
-            .collect()
+        held.chain(tapes.flat_map(|tape| [tape.input, tape.output])).collect()
     }
 
     fn bytes(&self, profile: &Profile) -> u64 {
@@ -145,9 +127,7 @@ impl Board {
             let mut codecs = profile.codecs().iter();
             let codec = codecs.find(|found| found.name == *codec);
             // A copy in a tier takes nothing of the device.
-            codec.map_or(0, |codec| {
-                codec.compressed(Bytes::new(size(*boundary))).unwrap().get()
-            })
+            codec.map_or(0, |codec| codec.compressed(Bytes::new(size(*boundary))).unwrap().get())
         });
         let gradient = self.gradient;
         let gradient = gradient.map_or(0, |at| profile.gradient_bytes(at).unwrap().get());
@@ -171,10 +151,7 @@ fn second_opinion(profile: &Profile, actions: &[Action], index: usize) -> (u64, 
             during.make(number.output(), index + 1);
             during.bytes(profile) + stage(number).forward_extra_bytes.get()
         }
-        Action::Tape {
-            stage: number,
-            option,
-        } => {
+        Action::Tape { stage: number, option } => {
             during.record(*number, option.clone(), index + 1);
             during.bytes(profile) + stage(number).forward_extra_bytes.get()
         }
@@ -230,30 +207,12 @@ pub(crate) fn any_verb(verb: u32, number: u32) -> Action {
         4 => Action::backward(stage),
         5 => Action::keep(boundary),
         6 => Action::drop(boundary),
-        7 => Action::Offload {
-            boundary,
-            tier: host,
-        },
-        8 => Action::Compress {
-            boundary,
-            codec: half,
-        },
-        9 => Action::Fetch {
-            boundary,
-            place: host,
-        },
-        10 => Action::Fetch {
-            boundary,
-            place: half,
-        },
-        11 => Action::Drop {
-            boundary,
-            place: Some(host),
-        },
-        _ => Action::Drop {
-            boundary,
-            place: Some(half),
-        },
+        7 => Action::Offload { boundary, tier: host },
+        8 => Action::Compress { boundary, codec: half },
+        9 => Action::Fetch { boundary, place: host },
+        10 => Action::Fetch { boundary, place: half },
+        11 => Action::Drop { boundary, place: Some(host) },
+        _ => Action::Drop { boundary, place: Some(half) },
     }
 }
 

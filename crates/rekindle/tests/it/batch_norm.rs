@@ -32,10 +32,7 @@ fn layers(device: &Device) -> Vec<Normed> {
 fn statistics(layers: &[Normed]) -> Vec<Vec<u8>> {
     let of = |layer: &Normed| {
         let norm = &layer.norm;
-        [
-            bytes(&norm.running_mean.value_sync()),
-            bytes(&norm.running_var.value_sync()),
-        ]
+        [bytes(&norm.running_mean.value_sync()), bytes(&norm.running_var.value_sync())]
     };
     layers.iter().flat_map(of).collect()
 }
@@ -120,8 +117,6 @@ fn a_plan_is_judged_for_the_regions_stages() {
     let profile = Profile::unmeasured(names, &[]).unwrap();
     let plan = Plan::by_rule(&profile, Rule::SquareRoot, None).unwrap();
     let x = random([16, 8], &device);
-    let region = Region::new()
-        .stages("layer", &layers, normed)
-        .plan_for(plan, profile);
+    let region = Region::new().stages("layer", &layers, normed).plan_for(plan, profile);
     assert!(region.forward(x).unwrap().is_tracked());
 }

@@ -29,9 +29,7 @@ fn step(block: &Block, hidden: Wrapped<Hidden>) -> Wrapped<Hidden> {
         Some(memory) => value * memory.clone() * hidden.scale.0,
         None => value,
     };
-    hidden
-        .history
-        .push(hidden.value.clone() + hidden.pair[0].clone());
+    hidden.history.push(hidden.value.clone() + hidden.pair[0].clone());
     hidden.pair.swap(0, 1);
     hidden.depth += 1;
     hidden.scale.1 = !hidden.scale.1;
@@ -62,19 +60,14 @@ fn a_struct_of_everything_crosses_every_stage() {
                 let region = Region::new().stages("step", &blocks, step).rule(rule);
                 let output = region.forward(Wrapped(input, ()))?.0;
                 assert_eq!((output.depth, output.history.len()), (7, 5));
-                assert_eq!(
-                    (output.scale, output.memory.is_some()),
-                    ((0.25, false), with_memory)
-                );
+                assert_eq!((output.scale, output.memory.is_some()), ((0.25, false), with_memory));
                 let history = Tensor::stack::<3>(output.history, 0);
                 let loss = (output.value.sum() + history.powf_scalar(2.0).sum()).sin();
                 let rows = output.rows.to_data().as_bytes().to_vec();
                 let mut grads = loss.backward();
                 let leaves = [&x, &past, &pair[0], &pair[1]];
                 let input = leaves.map(|leaf| bytes(&leaf.grad_remove(&mut grads).unwrap()));
-                let memory = memory
-                    .grad_remove(&mut grads)
-                    .map(|gradient| bytes(&gradient));
+                let memory = memory.grad_remove(&mut grads).map(|gradient| bytes(&gradient));
                 assert_eq!(memory.is_some(), with_memory);
                 Ok((rows, input, memory, gradients(&blocks, grads)))
             });
@@ -105,10 +98,7 @@ fn outputs_that_nobody_uses() {
         });
         // norm gamma and beta, up weight and bias, down weight and bias
         let expected = [second, second, first, first, false, false];
-        assert_eq!(
-            found.iter().map(Option::is_some).collect::<Vec<_>>(),
-            expected
-        );
+        assert_eq!(found.iter().map(Option::is_some).collect::<Vec<_>>(), expected);
     }
 }
 
@@ -119,17 +109,11 @@ fn a_tensor_that_passes_through_untracked_stays_untracked() {
     let blocks = blocks(3, &device);
     let (x, bias) = (random([4, 8], &device), random([4, 8], &device));
     for rule in rules() {
-        let region = Region::new().stages(
-            "block",
-            &blocks,
-            |block: &Block, (x, bias): (Tensor<2>, Tensor<2>)| {
+        let region =
+            Region::new().stages("block", &blocks, |block: &Block, (x, bias): (Tensor<2>, Tensor<2>)| {
                 (block.forward(x) + bias.clone(), bias)
-            },
-        );
-        let (y, bias) = region
-            .rule(rule)
-            .forward((x.clone(), bias.clone()))
-            .unwrap();
+            });
+        let (y, bias) = region.rule(rule).forward((x.clone(), bias.clone())).unwrap();
         assert!(y.is_tracked());
         assert!(!bias.is_tracked(), "{rule}");
     }
@@ -141,20 +125,12 @@ fn more_inputs_than_an_operation_has_parents() {
     let device = device();
     let blocks = blocks(1, &device);
     let x = random([4, 8], &device);
-    let leaves: Vec<Tensor<2>> = (0..20)
-        .map(|i| (x.clone() * (i as f32 / 7.0)).require_grad())
-        .collect();
+    let leaves: Vec<Tensor<2>> = (0..20).map(|i| (x.clone() * (i as f32 / 7.0)).require_grad()).collect();
     same("twenty inputs", || {
         let many: Vec<Tensor<2>> = leaves.iter().map(|leaf| leaf.clone() * 2.0).collect();
-        let y = checkpoint(
-            &blocks[0].up,
-            many,
-            |linear: &Linear, many: Vec<Tensor<2>>| {
-                many.into_iter()
-                    .map(|x| linear.forward(x))
-                    .collect::<Vec<_>>()
-            },
-        )?;
+        let y = checkpoint(&blocks[0].up, many, |linear: &Linear, many: Vec<Tensor<2>>| {
+            many.into_iter().map(|x| linear.forward(x)).collect::<Vec<_>>()
+        })?;
         let sum = y.into_iter().reduce(|a, b| a.sin() + b).unwrap();
         let mut grads = sum.mean().backward();
         let of = |leaf: &Tensor<2>, grads: &mut _| bytes(&leaf.grad_remove(grads).unwrap());
@@ -170,13 +146,33 @@ fn int_and_bool_outputs_have_the_same_values() {
     let blocks = blocks(1, &device);
     let x = random([4, 8], &device);
     same("int and bool", || {
-        let (y, best, positive) =
-            checkpoint(&blocks[0], x.clone(), |block: &Block, x: Tensor<2>| {
-                let y = block.forward(x);
-                (y.clone(), y.clone().argmax(1), y.greater_elem(0.0))
-            })?;
+        let (y, best, positive) = checkpoint(&blocks[0], x.clone(), |block: &Block, x: Tensor<2>| {
+            let y = block.forward(x);
+            (y.clone(), y.clone().argmax(1), y.greater_elem(0.0))
+        })?;
         let gradients = gradients(&blocks, y.sum().backward());
         let data = [best.into_data(), positive.into_data()].map(|data| data.as_bytes().to_vec());
         Ok((data, gradients))
     });
+}
+
+#[test]
+fn masks_beside_the_boundary() {
+    let _alone = alone();
+    for device in [device(), device().gradient_checkpointing()] {
+        let blocks = blocks(4, &device);
+        let x = random([4, 8], &device);
+        let mask = x.clone().greater_elem(0.5);
+        for rule in rules() {
+            same(&rule.to_string(), || {
+                let step = |block: &Block, x: Tensor<2>, (mask, scale): (Tensor<2, Bool>, Tensor<2>)| {
+                    block.forward(x.mask_fill(mask, 0.1)) * scale
+                };
+                let side = (mask.clone(), x.clone().exp());
+                let region = Region::new().stages_with("block", &blocks, side, step).rule(rule);
+                let y = region.forward(x.clone())?;
+                Ok(gradients(&blocks, y.powf_scalar(2.0).mean().backward()))
+            });
+        }
+    }
 }

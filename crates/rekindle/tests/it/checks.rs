@@ -27,19 +27,10 @@ fn another_shape_is_an_error_before_anything_is_computed_wrongly() {
     let x = random([4, 8], &device()).require_grad();
     let y = checkpoint(&NoModule, x, grows).unwrap();
     let error = backward(&y.sum()).err().unwrap();
-    let Error::StageChanged {
-        stage,
-        forward,
-        recompute,
-        ..
-    } = &error
-    else {
+    let Error::StageChanged { stage, forward, recompute, .. } = &error else {
         panic!("{error}");
     };
-    assert_eq!(
-        (*stage, forward.as_str(), recompute.as_str()),
-        (1, "f32[4, 8]", "f32[8, 8]")
-    );
+    assert_eq!((*stage, forward.as_str(), recompute.as_str()), (1, "f32[4, 8]", "f32[8, 8]"));
 }
 
 #[test]
@@ -50,10 +41,7 @@ fn burns_own_backward_panics_with_the_same_words() {
     let y = checkpoint(&NoModule, x, grows).unwrap();
     let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| y.sum().backward()));
     let message = panic.err().unwrap().downcast::<String>().unwrap();
-    assert!(
-        message.contains("stage 1 (`checkpoint`) made f32[8, 8]"),
-        "{message}"
-    );
+    assert!(message.contains("stage 1 (`checkpoint`) made f32[8, 8]"), "{message}");
 }
 
 #[test]
@@ -81,8 +69,7 @@ fn other_values_are_found_by_checksums() {
     let x = random([4, 8], &device()).require_grad();
     let run = |checks| {
         CALLS.store(0, SeqCst);
-        let region =
-            Region::new().stage("steady", &NoModule, |_: &NoModule, x: Tensor<2>| x.tanh());
+        let region = Region::new().stage("steady", &NoModule, |_: &NoModule, x: Tensor<2>| x.tanh());
         let region = region.stage("drifting", &NoModule, drifts).stage(
             "after",
             &NoModule,
@@ -93,14 +80,7 @@ fn other_values_are_found_by_checksums() {
     };
     assert!(run(Checks::Shapes).is_ok());
     let error = run(Checks::Checksums).err().unwrap();
-    let Error::StageChanged {
-        stage,
-        name,
-        forward,
-        recompute,
-        ..
-    } = &error
-    else {
+    let Error::StageChanged { stage, name, forward, recompute, .. } = &error else {
         panic!("{error}");
     };
     assert_eq!((*stage, name.as_str()), (2, "drifting"));
@@ -115,10 +95,7 @@ fn checksums_find_nothing_where_nothing_differs() {
     let blocks = blocks(5, &device);
     let x = random([4, 8], &device);
     for rule in rules() {
-        let region = Region::new()
-            .stages("block", &blocks, block)
-            .rule(rule)
-            .checks(Checks::Checksums);
+        let region = Region::new().stages("block", &blocks, block).rule(rule).checks(Checks::Checksums);
         backward(&region.forward(x.clone()).unwrap().sum()).unwrap();
     }
 }

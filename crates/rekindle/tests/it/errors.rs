@@ -5,9 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData};
-use rekindle::{
-    Bytes, Error, NoModule, Plan, Profile, Region, Rule, Schedule, backward, checkpoint,
-};
+use rekindle::{Bytes, Error, NoModule, Plan, Profile, Region, Rule, Schedule, backward, checkpoint};
 use rekindle_plan::{Action, StageProfile};
 
 use crate::common::*;
@@ -26,24 +24,49 @@ fn a_tracked_tensor_from_outside_is_found_in_the_forward() {
     let x = random([4, 8], &device()).require_grad();
     SMUGGLED.set(Some(x.clone() * 2.0));
     let error = checkpoint(&NoModule, x.clone(), smuggles).unwrap_err();
-    assert!(
-        matches!(error, Error::TrackedCapture { stage: 1, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, Error::TrackedCapture { stage: 1, .. }), "{error}");
     // A tape would hide it, and going back through it would never end.
-    let region = Region::new()
-        .stage("smuggler", &NoModule, smuggles)
-        .rule(Rule::StoreAll);
+    let region = Region::new().stage("smuggler", &NoModule, smuggles).rule(Rule::StoreAll);
     let error = region.forward(x.clone()).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("stage 1 (`smuggler`) uses a tracked tensor"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("stage 1 (`smuggler`) uses a tracked tensor"), "{error}");
     // Detached, it is a constant.
     SMUGGLED.set(Some((x.clone() * 2.0).detach()));
     checkpoint(&NoModule, x, smuggles).unwrap();
+}
+
+#[test]
+fn a_tracked_tensor_beside_the_input_is_refused() {
+    let _alone = alone();
+    let x = random([4, 8], &device()).require_grad();
+    let run = |side: Tensor<2>| {
+        let times = |_: &NoModule, x: Tensor<2>, side: Tensor<2>| x * side;
+        let region = Region::new().stage_with("side", &NoModule, side, times);
+        region.rule(Rule::StoreAll).forward(x.clone()).map(|_| ())
+    };
+    assert!(matches!(run(x.clone() * 2.0).unwrap_err(), Error::TrackedCapture { stage: 1, .. }));
+    run((x.clone() * 2.0).detach()).unwrap();
+}
+
+/// The first step smuggles a constant, the second (which is not looked at) a tracked tensor. Its tape shares a graph
+/// with the user's, whose lock Burn holds in the backward: this once waited for itself.
+#[test]
+fn a_tracked_tensor_that_comes_in_later_is_an_error_and_not_a_hang() {
+    let _alone = alone();
+    fn later(_: &NoModule, x: Tensor<2>) -> Tensor<2> {
+        smuggles(&NoModule, x)
+    }
+    let x = random([4, 8], &device()).require_grad();
+    let step = || {
+        let region = Region::new().stage("later", &NoModule, later).rule(Rule::StoreAll);
+        backward(&region.forward(x.clone() * 3.0)?.sum()).map(|_| ())
+    };
+    SMUGGLED.set(Some(x.clone().detach().set_require_grad(false)));
+    step().unwrap();
+    SMUGGLED.set(Some(x.clone() * 2.0));
+    let error = step().unwrap_err();
+    assert!(matches!(error, Error::TrackedCapture { stage: 1, .. }), "{error}");
+    SMUGGLED.set(Some(x.clone().detach().set_require_grad(false)));
+    step().unwrap();
 }
 
 #[derive(Module, Debug)]
@@ -55,17 +78,12 @@ struct WithConstant {
 fn a_tracked_tensor_in_a_field_of_the_module_is_found() {
     let _alone = alone();
     let x = random([4, 8], &device()).require_grad();
-    let module = WithConstant {
-        constant: x.clone() * 2.0,
-    };
+    let module = WithConstant { constant: x.clone() * 2.0 };
     let use_it = |module: &WithConstant, x: Tensor<2>| x * module.constant.clone();
     for rule in [Rule::Full, Rule::StoreAll] {
         let region = Region::new().stage("constant", &module, use_it).rule(rule);
         let error = region.forward(x.clone()).unwrap_err();
-        assert!(
-            matches!(error, Error::TrackedCapture { .. }),
-            "{rule}: {error}"
-        );
+        assert!(matches!(error, Error::TrackedCapture { .. }), "{rule}: {error}");
     }
 }
 
@@ -88,25 +106,14 @@ fn a_plan_of_another_length_is_refused_before_anything_runs() {
         region().schedule(schedule),
     ] {
         let error = region.forward(x.clone()).unwrap_err();
-        assert!(
-            matches!(error, Error::PlanLength { plan: 3, region: 4 }),
-            "{error}"
-        );
+        assert!(matches!(error, Error::PlanLength { plan: 3, region: 4 }), "{error}");
     }
     // The right length, but not a plan.
     let mut broken = plan.clone();
-    broken
-        .actions
-        .retain(|action| !matches!(action, Action::Keep { .. }));
-    let error = Region::new()
-        .stages("stage", &vec![NoModule; 3], runs)
-        .plan(broken)
-        .forward(x.clone())
-        .unwrap_err();
-    assert!(
-        error.to_string().contains("is not on the device"),
-        "{error}"
-    );
+    broken.actions.retain(|action| !matches!(action, Action::Keep { .. }));
+    let error =
+        Region::new().stages("stage", &vec![NoModule; 3], runs).plan(broken).forward(x.clone()).unwrap_err();
+    assert!(error.to_string().contains("is not on the device"), "{error}");
     // A plan over its own budget, and one for another model.
     let mut tight = plan.clone();
     tight.budget_bytes = Some(Bytes::ZERO);
@@ -138,36 +145,21 @@ fn a_place_or_an_option_that_is_not_there_is_named() {
         plan
     };
     let run = |text: &str| {
-        let region =
-            Region::new().stages("stage", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| {
-                x.tanh()
-            });
-        region
-            .plan(plan(text))
-            .forward(x.clone())
-            .unwrap_err()
-            .to_string()
+        let region = Region::new().stages("stage", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| x.tanh());
+        region.plan(plan(text)).forward(x.clone()).unwrap_err().to_string()
     };
     assert!(
         run("tape 1 turbo/tape 2/backward 2/backward 1")
             .contains("no option `turbo`, expected one of: balanced")
     );
-    assert!(
-        run("keep x0/forward 1/offload x0 host/drop x0/tape 2/backward 2")
-            .contains("no tier `host`")
-    );
+    assert!(run("keep x0/forward 1/offload x0 host/drop x0/tape 2/backward 2").contains("no tier `host`"));
     // An option that a schedule's profile had, but Burn has not.
     let profile = Profile::unmeasured(names(), &["turbo".parse().unwrap()]).unwrap();
     let actions = plan("tape 1 turbo/tape 2/backward 2/backward 1").actions;
     let (schedule, _) = Schedule::judge(&profile, &actions).unwrap();
-    let region = Region::new().stages("stage", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| {
-        x.tanh()
-    });
+    let region = Region::new().stages("stage", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| x.tanh());
     let error = region.schedule(schedule).forward(x.clone()).unwrap_err();
-    assert!(
-        matches!(error, Error::UnknownOption { stage: 1, .. }),
-        "{error}"
-    );
+    assert!(matches!(error, Error::UnknownOption { stage: 1, .. }), "{error}");
 }
 
 #[test]
@@ -187,26 +179,13 @@ fn host_memory_that_is_too_small_is_an_error() {
     let (schedule, _) = Schedule::judge(&profile, &actions).unwrap();
     let region = || {
         Region::new()
-            .stages("stage", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| {
-                x.tanh()
-            })
+            .stages("stage", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| x.tanh())
             .schedule(schedule.clone())
     };
-    let error = region()
-        .host(Bytes::new(127))
-        .forward(x.clone())
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("x0 needs 128 B, but only 127 B of 127 B are free"),
-        "{error}"
-    );
+    let error = region().host(Bytes::new(127)).forward(x.clone()).unwrap_err();
+    assert!(error.to_string().contains("x0 needs 128 B, but only 127 B of 127 B are free"), "{error}");
     let error = region().forward(x.clone()).unwrap_err();
-    assert!(
-        error.to_string().contains("needs a store named `host`"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("needs a store named `host`"), "{error}");
     region().host(Bytes::new(128)).forward(x).unwrap();
 }
 
@@ -221,15 +200,10 @@ fn a_loss_that_is_not_tracked_is_an_error() {
 fn a_second_backward_through_one_graph_is_an_error() {
     let _alone = alone();
     let x = random([4, 8], &device()).require_grad();
-    let loss = checkpoint(&NoModule, x, |_: &NoModule, x: Tensor<2>| x.tanh())
-        .unwrap()
-        .sum();
+    let loss = checkpoint(&NoModule, x, |_: &NoModule, x: Tensor<2>| x.tanh()).unwrap().sum();
     backward(&loss).unwrap();
     let error = backward(&loss).err().unwrap();
-    assert!(
-        error.to_string().contains("already been consumed"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("already been consumed"), "{error}");
 }
 
 #[test]
@@ -237,14 +211,9 @@ fn a_stage_that_fails_hands_its_error_out() {
     let _alone = alone();
     let x = random([4, 8], &device()).require_grad();
     let outer = |_: &NoModule, x: Tensor<2>| -> Result<Tensor<2>, Error> {
-        let region =
-            Region::new().stages("inner", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| {
-                x.tanh()
-            });
+        let region = Region::new().stages("inner", &vec![NoModule; 2], |_: &NoModule, x: Tensor<2>| x.tanh());
         let profile = Profile::unmeasured((0..3).map(|i| i.to_string()), &[]).unwrap();
-        region
-            .plan(Plan::by_rule(&profile, Rule::StoreAll, None)?)
-            .forward(x)
+        region.plan(Plan::by_rule(&profile, Rule::StoreAll, None)?).forward(x)
     };
     let error = checkpoint(&NoModule, x, outer).unwrap_err();
     assert!(matches!(error, Error::PlanLength { .. }), "{error}");

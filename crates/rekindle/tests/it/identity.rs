@@ -56,11 +56,9 @@ fn stages_of_different_types() {
     for rule in rules() {
         same(&rule.to_string(), || {
             let logits = Region::new()
-                .stage(
-                    "embedding",
-                    &embedding,
-                    |m: &Embedding, x: Tensor<2, Int>| m.forward(x).flatten::<2>(0, 1),
-                )
+                .stage("embedding", &embedding, |m: &Embedding, x: Tensor<2, Int>| {
+                    m.forward(x).flatten::<2>(0, 1)
+                })
                 .stages("block", &blocks, block)
                 .stage("head", &head, |m: &Linear, x: Tensor<2>| m.forward(x))
                 .rule(rule)
@@ -110,10 +108,7 @@ fn regions_in_a_row() {
     same("two regions", || {
         let hidden = region(&blocks[..3], Rule::EVERY_ONE, x.clone())?;
         let hidden = region(&blocks[3..], Rule::SquareRoot, hidden.sin())?;
-        Ok(gradients(
-            &blocks,
-            hidden.powf_scalar(2.0).mean().backward(),
-        ))
+        Ok(gradients(&blocks, hidden.powf_scalar(2.0).mean().backward()))
     });
 }
 
@@ -131,11 +126,7 @@ fn frozen_parameters_get_no_gradient_and_change_none() {
                 let y = region(&blocks, rule, x.clone())?;
                 Ok(gradients(&blocks, y.powf_scalar(2.0).mean().backward()))
             });
-            assert!(
-                gradients[frozen * 6..frozen * 6 + 6]
-                    .iter()
-                    .all(Option::is_none)
-            );
+            assert!(gradients[frozen * 6..frozen * 6 + 6].iter().all(Option::is_none));
         }
     }
 }
@@ -154,9 +145,7 @@ fn several_backward_passes_accumulate() {
             accumulator.accumulate(&blocks, GradientsParams::from_grads(grads, &blocks));
         }
         let sums = accumulator.grads();
-        let first = sums
-            .get::<2>(blocks[0].up.weight.id)
-            .map(|gradient| bytes(&gradient));
+        let first = sums.get::<2>(blocks[0].up.weight.id).map(|gradient| bytes(&gradient));
         Ok((sums.len(), first))
     });
 }
@@ -184,16 +173,11 @@ fn the_optimizer_needs_to_know_nothing() {
         let mut model = blocks(3, &device);
         let mut optimizer = AdamConfig::new().init();
         for _ in 0..5 {
-            let loss = region(&model, Rule::EVERY_ONE, x.clone())?
-                .powf_scalar(2.0)
-                .mean();
+            let loss = region(&model, Rule::EVERY_ONE, x.clone())?.powf_scalar(2.0).mean();
             let grads = GradientsParams::from_grads(loss.backward(), &model);
             model = optimizer.step(1e-2, model, grads);
         }
-        Ok(model
-            .iter()
-            .map(|block| bytes(&block.up.weight.val()))
-            .collect::<Vec<_>>())
+        Ok(model.iter().map(|block| bytes(&block.up.weight.val())).collect::<Vec<_>>())
     });
 }
 

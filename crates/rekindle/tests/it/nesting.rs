@@ -13,12 +13,7 @@ struct Pack {
 
 fn packs() -> Vec<Pack> {
     let blocks = blocks(8, &device());
-    blocks
-        .chunks(2)
-        .map(|blocks| Pack {
-            blocks: blocks.to_vec(),
-        })
-        .collect()
+    blocks.chunks(2).map(|blocks| Pack { blocks: blocks.to_vec() }).collect()
 }
 
 fn inner_region(pack: &Pack, x: Tensor<2>) -> Result<Tensor<2>, Error> {
@@ -42,10 +37,7 @@ fn a_region_in_every_stage_of_a_region() {
     let packs = packs();
     let x = random([4, 8], &device()).require_grad();
     for (name, inner) in [
-        (
-            "region",
-            inner_region as fn(&Pack, Tensor<2>) -> Result<Tensor<2>, Error>,
-        ),
+        ("region", inner_region as fn(&Pack, Tensor<2>) -> Result<Tensor<2>, Error>),
         ("store-all", inner_store_all),
         ("checkpoints", inner_checkpoints),
     ] {
@@ -68,9 +60,7 @@ fn three_levels() {
     let x = random([4, 8], &device());
     same("three levels", || {
         let y = checkpoint(&packs, x.clone(), |packs: &Vec<Pack>, x: Tensor<2>| {
-            Region::new()
-                .stages("pack", packs, inner_checkpoints)
-                .forward(x)
+            Region::new().stages("pack", packs, inner_checkpoints).forward(x)
         })?;
         Ok(gradients(&packs, y.powf_scalar(2.0).mean().backward()))
     });

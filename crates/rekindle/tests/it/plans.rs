@@ -15,10 +15,7 @@ fn judged(text: &str, stages: usize) -> Schedule {
     let names = (0..stages).map(|index| format!("block.{index}"));
     let profile = Profile::unmeasured(names, &["balanced".parse().unwrap()]).unwrap();
     let profile = profile.with_places(vec![tier], vec![]).unwrap();
-    let actions: Vec<Action> = text
-        .split('/')
-        .map(|line| line.trim().parse().unwrap())
-        .collect();
+    let actions: Vec<Action> = text.split('/').map(|line| line.trim().parse().unwrap()).collect();
     Schedule::judge(&profile, &actions).unwrap().0
 }
 
@@ -35,9 +32,7 @@ fn a_tape_option_for_each_stage() {
     ] {
         let schedule = judged(text, 3);
         same(text, || {
-            let region = Region::new()
-                .stages("block", &blocks, block)
-                .schedule(schedule.clone());
+            let region = Region::new().stages("block", &blocks, block).schedule(schedule.clone());
             let y = region.forward(x.clone())?;
             Ok(gradients(&blocks, y.powf_scalar(2.0).mean().backward()))
         });
@@ -54,9 +49,7 @@ fn a_boundary_comes_back_from_host_memory_as_it_was() {
                 fetch x1 host/drop x1 host/tape 2/backward 2/fetch x0 host/drop x0 host/tape 1/backward 1";
     let schedule = judged(text, 3);
     same("host", || {
-        let region = Region::new()
-            .stages("block", &blocks, block)
-            .schedule(schedule.clone());
+        let region = Region::new().stages("block", &blocks, block).schedule(schedule.clone());
         let y = region.host(Bytes::new(1024)).forward(x.clone() * 2.0)?;
         let mut grads = y.powf_scalar(2.0).mean().backward();
         let input = bytes(&x.grad_remove(&mut grads).unwrap());
@@ -70,28 +63,14 @@ fn the_trace_has_every_action_in_order() {
     let device = device();
     let blocks = blocks(4, &device);
     let trace = TraceHandle::new();
-    let region = Region::new()
-        .stages("block", &blocks, block)
-        .rule(Rule::SquareRoot);
-    let y = region
-        .trace(&trace)
-        .forward(random([4, 8], &device))
-        .unwrap();
+    let region = Region::new().stages("block", &blocks, block).rule(Rule::SquareRoot);
+    let y = region.trace(&trace).forward(random([4, 8], &device)).unwrap();
     assert!(trace.get().is_none(), "the backward is still to come");
     y.sum().backward();
     let trace = trace.get().unwrap();
-    let ran: Vec<Action> = trace
-        .events()
-        .iter()
-        .map(|event| event.action.clone())
-        .collect();
+    let ran: Vec<Action> = trace.events().iter().map(|event| event.action.clone()).collect();
     assert_eq!(ran, Rule::SquareRoot.actions(4).unwrap());
-    assert!(
-        trace
-            .events()
-            .windows(2)
-            .all(|pair| pair[0].end <= pair[1].start)
-    );
+    assert!(trace.events().windows(2).all(|pair| pair[0].end <= pair[1].start));
 }
 
 #[test]
@@ -102,24 +81,12 @@ fn the_listing_says_what_is_kept_and_why() {
     let x = random([4, 8], &device);
     let list = |rule| what_is_kept(|| region(&blocks, rule, x.clone()).unwrap()).1;
     let kept = list(Rule::SquareRoot);
-    let rows: Vec<_> = kept
-        .rows()
-        .iter()
-        .map(|row| (row.stage.as_str(), row.what.as_str()))
-        .collect();
-    assert_eq!(
-        rows,
-        [
-            ("block.0", "x0, the stage's input"),
-            ("block.2", "tape 3"),
-            ("block.3", "tape 4")
-        ]
-    );
+    let rows: Vec<_> = kept.rows().iter().map(|row| (row.stage.as_str(), row.what.as_str())).collect();
+    assert_eq!(rows, [("block.0", "x0, the stage's input"), ("block.2", "tape 3"), ("block.3", "tape 4")]);
     assert_eq!(kept.rows()[0].tensor.as_deref(), Some("f32[4, 8]"));
     assert_eq!(kept.boundary_bytes(), Bytes::new(4 * 8 * 4));
     assert!(
-        kept.to_string()
-            .contains("block.0  x0, the stage's input  f32[4, 8]    128  the backward pass runs")
+        kept.to_string().contains("block.0  x0, the stage's input  f32[4, 8]    128  the backward pass runs")
     );
     assert_eq!(list(Rule::Full).rows().len(), 1);
     assert_eq!(list(Rule::EVERY_ONE).rows().len(), 4);

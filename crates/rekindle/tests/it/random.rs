@@ -16,17 +16,11 @@ fn a_stage_draws_the_same_when_it_is_run_again() {
     let x = Tensor::<2>::ones([8, 8], &device()).require_grad();
     for rule in rules() {
         rekindle::seed(1);
-        let y = Region::new()
-            .stages("noise", &vec![NoModule; 5], noise)
-            .rule(rule)
-            .forward(x.clone())
-            .unwrap();
+        let y =
+            Region::new().stages("noise", &vec![NoModule; 5], noise).rule(rule).forward(x.clone()).unwrap();
         // y = x * n1 * ... * n5, so x * dy/dx is y itself, if the backward draws what the forward drew.
         let gradient = x.grad(&y.clone().sum().backward()).unwrap();
-        let difference = (gradient - y.without_autodiff())
-            .abs()
-            .max()
-            .into_scalar::<f32>();
+        let difference = (gradient - y.without_autodiff()).abs().max().into_scalar::<f32>();
         assert!(difference < 1e-6, "{rule}: {difference}");
     }
 }
@@ -95,11 +89,7 @@ fn parameters_that_are_not_initialised_yet_do_not_disturb_the_seeds() {
     device.seed(21);
     let lazy: Vec<Block> = (0..3).map(|_| Block::new(8, &device)).collect();
     let first = step(&lazy);
-    assert_eq!(
-        first,
-        step(&lazy),
-        "the first step, which initialises, equals the second"
-    );
+    assert_eq!(first, step(&lazy), "the first step, which initialises, equals the second");
     rekindle::seed(9);
     let plain = without_checkpointing(|| {
         let y = region(&lazy, Rule::EVERY_ONE, x.clone()).unwrap();

@@ -29,10 +29,7 @@ fn one_module_in_every_stage() {
     let x = random([4, 8], &device());
     for rule in rules() {
         same(&rule.to_string(), || {
-            let y = Region::new()
-                .stages("step", &modules, thrice)
-                .rule(rule)
-                .forward(x.clone())?;
+            let y = Region::new().stages("step", &modules, thrice).rule(rule).forward(x.clone())?;
             Ok(gradients(&shared, y.powf_scalar(2.0).mean().backward()))
         });
     }
@@ -63,10 +60,7 @@ struct Tied {
 fn a_parameter_that_stands_twice_in_one_module() {
     let _alone = alone();
     let first = linear();
-    let tied = Tied {
-        second: first.clone(),
-        first,
-    };
+    let tied = Tied { second: first.clone(), first };
     let modules = vec![tied.clone(), tied.clone(), tied.clone()];
     let x = random([4, 8], &device());
     for rule in rules() {
@@ -75,10 +69,7 @@ fn a_parameter_that_stands_twice_in_one_module() {
                 let hidden = tied.second.forward(tied.first.forward(x).tanh()).tanh();
                 tied.first.forward(hidden)
             };
-            let y = Region::new()
-                .stages("tied", &modules, forward)
-                .rule(rule)
-                .forward(x.clone())?;
+            let y = Region::new().stages("tied", &modules, forward).rule(rule).forward(x.clone())?;
             Ok(gradients(&tied, y.powf_scalar(2.0).mean().backward()))
         });
     }

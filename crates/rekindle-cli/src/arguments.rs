@@ -1,0 +1,203 @@
+//! What can be asked for.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use rekindle_models::GptConfig;
+
+use crate::failure::Failure;
+use crate::strategy::Strategy;
+
+/// Gradient checkpointing for Burn: train with a fraction of the activations, with identical gradients.
+#[derive(Debug, Parser)]
+#[command(
+    name = "rekindle",
+    version,
+    about,
+    after_help = "\
+Examples:
+  rekindle                                   train the default model and show what it saved
+  rekindle train --data book.txt --steps 500
+  rekindle verify --strategy sqrt --json
+  rekindle bench
+  rekindle simulate profile.json plan.json"
+)]
+pub(crate) struct Arguments {
+    /// What to do; `train` when nothing is said.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train a model, then compare with plain training: peak memory, time, gradients
+    Train(TrainArguments),
+    /// Compare the gradients of a strategy with those of plain training, bit for bit
+    Verify(VerifyArguments),
+    /// Run every strategy side by side on one model: peak, time, overhead, gradients
+    Bench(BenchArguments),
+    /// Judge any plan: is it legal, what is its peak, how long does it take
+    Simulate(SimulateArguments),
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        Self::Train(TrainArguments::parse_from(["rekindle"]))
+    }
+}
+
+#[derive(Debug, Parser)]
+#[command(mut_arg("layers", |layers| layers.default_value("8")))]
+#[command(mut_arg("batch", |batch| batch.default_value("8")))]
+#[command(after_help = "\
+Examples:
+  rekindle train
+  rekindle train --data book.txt --strategy every-2 --steps 500 --seed 7
+  rekindle train --layers 24 --batch 4 --json > summary.json")]
+pub(crate) struct TrainArguments {
+    /// How to train: plain, balanced, store-all, full, sqrt or every-K
+    #[arg(long, default_value = "every-1", value_name = "NAME")]
+    pub(crate) strategy: Strategy,
+    /// How many steps to train
+    #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) steps: u32,
+    /// The file to learn from, byte by byte [default: a text inside the command]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) data: Option<PathBuf>,
+    /// How far each step goes
+    #[arg(long, default_value_t = 1e-3, value_name = "RATE")]
+    pub(crate) learning_rate: f64,
+    #[command(flatten)]
+    pub(crate) size: Size,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle verify
+  rekindle verify --strategy full --layers 6 --json
+
+Exits with 1 when a gradient differs.")]
+pub(crate) struct VerifyArguments {
+    /// What to compare with plain training: balanced, store-all, full, sqrt or every-K
+    #[arg(long, default_value = "every-1", value_name = "NAME")]
+    pub(crate) strategy: Strategy,
+    #[command(flatten)]
+    pub(crate) size: Size,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle bench
+  rekindle bench --strategies plain,every-1,full --layers 8 --rounds 3
+  rekindle bench --json > bench.json")]
+pub(crate) struct BenchArguments {
+    /// What to run; plain always runs, to compare with
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "NAMES",
+        default_value = "plain,balanced,store-all,every-1,every-2,sqrt"
+    )]
+    pub(crate) strategies: Vec<Strategy>,
+    /// How many steps of each to take the median of
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+    #[command(flatten)]
+    pub(crate) size: Size,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  rekindle simulate profile.json plan.json --json
+
+Exits with 1 when the plan is not legal, not for this profile, or over its budget.")]
+pub(crate) struct SimulateArguments {
+    /// The profile (rekindle.profile/1)
+    pub(crate) profile: PathBuf,
+    /// The plan to judge (rekindle.plan/1)
+    pub(crate) plan: PathBuf,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The size of the model and of a step: the 24-block GPT that figures are given for, and a quicker one to train.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Size {
+    /// Transformer blocks
+    #[arg(long, default_value_t = 24, value_name = "N", help_heading = "Model")]
+    pub(crate) layers: usize,
+    /// Width of the residual stream
+    #[arg(long, default_value_t = 128, value_name = "N", help_heading = "Model")]
+    pub(crate) width: usize,
+    /// Attention heads; they divide the width
+    #[arg(long, default_value_t = 4, value_name = "N", help_heading = "Model")]
+    pub(crate) heads: usize,
+    /// Fraction of activations dropped
+    #[arg(long, default_value_t = 0.1, value_name = "P", help_heading = "Model")]
+    pub(crate) dropout: f64,
+    /// Sequences in a step
+    #[arg(long, default_value_t = 4, value_name = "N", help_heading = "Model")]
+    pub(crate) batch: usize,
+    /// Tokens in a sequence
+    #[arg(long, default_value_t = 128, value_name = "N", help_heading = "Model")]
+    pub(crate) sequence: usize,
+    /// What weights, batches and dropout are drawn from
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Model")]
+    pub(crate) seed: u64,
+}
+
+/// Bytes are the tokens.
+const VOCABULARY: usize = 256;
+
+impl Size {
+    /// The model's configuration, when it can be built.
+    pub(crate) fn config(&self) -> Result<GptConfig, Failure> {
+        let refuse = |what: String, hint: &str| Err(Failure::request(anyhow::Error::msg(what), hint));
+        let counts = [
+            ("layers", self.layers),
+            ("width", self.width),
+            ("heads", self.heads),
+            ("batch", self.batch),
+            ("sequence", self.sequence),
+        ];
+        // Far beyond any machine this runs on, and far below where a product of two overflows.
+        let largest = 1 << 24;
+        for (name, count) in counts {
+            if !(1..=largest).contains(&count) {
+                let what = format!("--{name} is {count}, expected 1 to {largest}");
+                return refuse(what, "give a count of at least one");
+            }
+        }
+        if !self.width.is_multiple_of(self.heads) {
+            let what = format!("--heads is {}, which does not divide --width {}", self.heads, self.width);
+            return refuse(what, "choose a number of heads that divides the width");
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            let what = format!("--dropout is {}, expected 0 or more and less than 1", self.dropout);
+            return refuse(what, "0.1 is usual, 0 turns dropout off");
+        }
+        let config = GptConfig::new(VOCABULARY, self.width, self.heads, self.layers, self.sequence);
+        Ok(config.with_dropout(self.dropout))
+    }
+
+    /// What people read in a result.
+    pub(crate) fn describe(&self) -> String {
+        format!(
+            "gpt, {} blocks, width {}, {} heads, batch {}, {} tokens, dropout {}",
+            self.layers, self.width, self.heads, self.batch, self.sequence, self.dropout
+        )
+    }
+}

@@ -1,0 +1,58 @@
+//! What a model learns from.
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use crate::arguments::Size;
+use crate::failure::{self, Failure};
+
+/// A text of our own, for whoever brings none.
+const OWN_TEXT: &str = include_str!("../corpus/rekindle.txt");
+
+/// Bytes to learn from, handed out in random windows.
+pub(crate) struct Corpus {
+    bytes: Vec<u8>,
+    random: fastrand::Rng,
+}
+
+/// Sequences and what follows each of their tokens.
+#[derive(Clone)]
+pub(crate) struct Batch {
+    pub(crate) tokens: Tensor<2, Int>,
+    pub(crate) targets: Tensor<2, Int>,
+}
+
+impl Corpus {
+    /// The file at `path`, or our own text.
+    pub(crate) fn open(path: Option<&std::path::Path>, sequence: usize, seed: u64) -> Result<Self, Failure> {
+        let (bytes, name) = match path {
+            Some(path) => (failure::read(path)?, format!("`{}`", path.display())),
+            None => (OWN_TEXT.as_bytes().to_vec(), "the text inside the command".to_owned()),
+        };
+        if bytes.len() <= sequence {
+            let found = bytes.len();
+            let needed = sequence + 1;
+            return Err(Failure::request(
+                anyhow::anyhow!("{name} has {found} bytes, expected at least {needed} for one sequence"),
+                "give a longer file, or a smaller --sequence",
+            ));
+        }
+        Ok(Self { bytes, random: fastrand::Rng::with_seed(seed) })
+    }
+
+    /// The next batch.
+    pub(crate) fn batch(&mut self, size: &Size, device: &Device) -> Batch {
+        let mut tokens = Vec::with_capacity(size.batch * size.sequence);
+        let mut targets = Vec::with_capacity(size.batch * size.sequence);
+        for _ in 0..size.batch {
+            let start = self.random.usize(0..self.bytes.len() - size.sequence);
+            let window = &self.bytes[start..=start + size.sequence];
+            tokens.extend(window[..size.sequence].iter().map(|byte| i32::from(*byte)));
+            targets.extend(window[1..].iter().map(|byte| i32::from(*byte)));
+        }
+        let shape = [size.batch, size.sequence];
+        Batch {
+            tokens: Tensor::from_data(TensorData::new(tokens, shape), device),
+            targets: Tensor::from_data(TensorData::new(targets, shape), device),
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! What the command says when it cannot go on: what was found, what was expected, and a hint.
+
+use std::fmt;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Why the command stops.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    error: anyhow::Error,
+    hint: Option<String>,
+    /// The request was wrong, not the machine.
+    request: bool,
+}
+
+impl Failure {
+    /// A request that cannot be met.
+    pub(crate) fn request(error: impl Into<anyhow::Error>, hint: impl Into<String>) -> Self {
+        Self { error: error.into(), hint: Some(hint.into()), request: true }
+    }
+
+    /// A request that went wrong.
+    pub(crate) fn failed(error: impl Into<anyhow::Error>, hint: impl Into<String>) -> Self {
+        Self { request: false, ..Self::request(error, hint) }
+    }
+
+    /// 2 for a bad request, 1 for a failure.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(if self.request { 2 } else { 1 })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "error: {:#}", self.error)?;
+        match &self.hint {
+            Some(hint) => write!(formatter, "\nhint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl From<rekindle::Error> for Failure {
+    fn from(error: rekindle::Error) -> Self {
+        Self { error: error.into(), hint: None, request: false }
+    }
+}
+
+/// Reads a file that the user named.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| {
+        let error = anyhow::Error::new(error).context(format!("cannot read `{}`", path.display()));
+        Failure::request(error, "check the path and that the file may be read")
+    })
+}
+
+/// Reads a text file that the user named.
+pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
+    String::from_utf8(read(path)?).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let error = anyhow::anyhow!("`{}` is not text: byte {at} is not UTF-8", path.display());
+        Failure::request(error, "profiles and plans are JSON files in UTF-8")
+    })
+}

@@ -1,0 +1,156 @@
+//! One step under any strategy: its gradients, its peak, its time.
+
+use std::time::Instant;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor};
+use rekindle::{Bytes, Error, Nanos, Rule, memory, without_checkpointing};
+use rekindle_models::Gpt;
+
+use crate::corpus::Batch;
+use crate::strategy::Strategy;
+
+/// What a step came to.
+pub(crate) struct Step {
+    pub(crate) loss: Tensor<1>,
+    pub(crate) gradients: GradientsParams,
+}
+
+/// A step and what it took.
+pub(crate) struct Measured {
+    pub(crate) step: Step,
+    /// The most bytes above those before the step: activations and gradients.
+    pub(crate) peak: Bytes,
+    pub(crate) time: Nanos,
+}
+
+/// Runs one step from `seed`, which all strategies draw the same numbers from.
+pub(crate) fn step(model: &Gpt, batch: &Batch, strategy: Strategy, seed: u64) -> Result<Step, Error> {
+    rekindle::seed(seed);
+    let forward = |model: &Gpt, batch: Batch, rule| model.loss(batch.tokens, batch.targets, rule);
+    let plain = |model: &Gpt, batch: Batch| {
+        without_checkpointing(|| {
+            let loss = forward(model, batch, Rule::StoreAll)?;
+            let gradients = rekindle::backward(&loss)?;
+            Ok::<_, Error>((loss, gradients))
+        })
+    };
+    let (loss, gradients, model) = match strategy {
+        Strategy::Plain => {
+            let (loss, gradients) = plain(model, batch.clone())?;
+            (loss, gradients, model.clone())
+        }
+        Strategy::Balanced => {
+            let model = model.clone().map(&mut ToBalanced);
+            let device = Device::flex().autodiff().gradient_checkpointing();
+            let batch = Batch {
+                tokens: Tensor::from_data(batch.tokens.to_data(), &device),
+                targets: Tensor::from_data(batch.targets.to_data(), &device),
+            };
+            let (loss, gradients) = plain(&model, batch)?;
+            (loss, gradients, model)
+        }
+        Strategy::Rule(rule) => {
+            let loss = forward(model, batch.clone(), rule)?;
+            let gradients = rekindle::backward(&loss)?;
+            (loss, gradients, model.clone())
+        }
+    };
+    Ok(Step { loss: loss.without_autodiff(), gradients: GradientsParams::from_grads(gradients, &model) })
+}
+
+/// Gives every parameter Burn's other checkpointing strategy.
+struct ToBalanced;
+
+impl ModuleMapper for ToBalanced {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        use burn::backend::GradientCheckpointingStrategy::Balanced;
+        param.map(|tensor| {
+            let leaf = tensor.detach().with_gradient_checkpointing_strategy(Balanced);
+            leaf.require_grad()
+        })
+    }
+}
+
+/// Runs one step and measures it. What earlier steps left behind is swept out first.
+pub(crate) fn measured(model: &Gpt, batch: &Batch, strategy: Strategy, seed: u64) -> Result<Measured, Error> {
+    rekindle::sweep();
+    let before = memory::live().unwrap_or_default();
+    memory::reset_peak();
+    let start = Instant::now();
+    let step = step(model, batch, strategy, seed)?;
+    let time = start.elapsed().into();
+    let peak = memory::peak().unwrap_or_default().saturating_sub(before);
+    Ok(Measured { step, peak, time })
+}
+
+/// How the gradients of two steps compare.
+#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+pub(crate) struct Comparison {
+    /// Parameters that have a gradient in either.
+    pub(crate) tensors: usize,
+    /// Those whose gradients have the same bytes.
+    pub(crate) identical: usize,
+    /// Whether the losses have the same bytes.
+    pub(crate) loss_identical: bool,
+    /// The largest difference of two elements.
+    pub(crate) largest_difference: f64,
+}
+
+impl Comparison {
+    pub(crate) fn all_identical(&self) -> bool {
+        self.loss_identical && self.identical == self.tensors
+    }
+}
+
+/// Compares the gradients of all parameters of `model`, and the losses.
+pub(crate) fn compare(model: &Gpt, expected: &Step, found: &Step) -> Comparison {
+    struct Compare<'a> {
+        expected: &'a GradientsParams,
+        found: &'a GradientsParams,
+        result: Comparison,
+    }
+    impl ModuleVisitor for Compare<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let pair = (self.expected.get::<D>(param.id), self.found.get::<D>(param.id));
+            if matches!(pair, (None, None)) {
+                return;
+            }
+            self.result.tensors += 1;
+            let (Some(expected), Some(found)) = pair else {
+                self.result.largest_difference = f64::INFINITY;
+                return;
+            };
+            if same_bytes(&expected, &found) {
+                self.result.identical += 1;
+            } else {
+                let difference = (expected - found).abs().max().into_scalar::<f32>();
+                let largest = self.result.largest_difference.max(f64::from(difference));
+                self.result.largest_difference = largest;
+            }
+        }
+    }
+    let mut compare = Compare {
+        expected: &expected.gradients,
+        found: &found.gradients,
+        result: Comparison {
+            loss_identical: same_bytes(&expected.loss, &found.loss),
+            ..Comparison::default()
+        },
+    };
+    model.visit(&mut compare);
+    compare.result
+}
+
+fn same_bytes<const D: usize>(expected: &Tensor<D>, found: &Tensor<D>) -> bool {
+    let (expected, found) = (expected.to_data(), found.to_data());
+    expected.shape() == found.shape() && expected.as_bytes() == found.as_bytes()
+}
+
+/// The one in the middle of an odd number, the lower of the two otherwise.
+pub(crate) fn median<T: PartialOrd + Copy>(values: &[T]) -> Option<T> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(|a, b| a.partial_cmp(b).unwrap_or(std::cmp::Ordering::Equal));
+    sorted.get(sorted.len().saturating_sub(1) / 2).copied()
+}

@@ -1,0 +1,68 @@
+//! How results are shown.
+
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+use indicatif::{ProgressBar, ProgressStyle};
+use rekindle::Bytes;
+use serde::Serialize;
+
+/// A table without lines; all columns but the first are numbers, set right.
+pub(crate) fn table<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_owned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A bar on standard error; nothing where that is not a terminal.
+pub(crate) fn bar(length: u64, message: &str) -> ProgressBar {
+    let bar = ProgressBar::new(length);
+    let style = ProgressStyle::with_template("{prefix} [{bar:24}] {pos}/{len} {msg}");
+    if let Ok(style) = style {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar.set_prefix(message.to_owned());
+    bar
+}
+
+/// A result on standard output.
+#[allow(clippy::print_stdout)]
+pub(crate) fn show(text: &str) {
+    println!("{text}");
+}
+
+/// A result for programs, on standard output.
+pub(crate) fn show_json(value: &impl Serialize) {
+    // Every result is made of strings, numbers and lists.
+    show(&serde_json::to_string_pretty(value).unwrap_or_default());
+}
+
+/// `12.3%` of `whole`.
+pub(crate) fn percent_of(part: Bytes, whole: Bytes) -> String {
+    match whole.get() {
+        0 => "-".to_owned(),
+        whole => format!("{:.1}%", part.get() as f64 / whole as f64 * 100.0),
+    }
+}
+
+/// `+12.3%` for an overhead of 0.123.
+pub(crate) fn signed_percent(fraction: f64) -> String {
+    format!("{:+.1}%", fraction * 100.0)
+}
+
+/// Whether all gradients have the same bytes, for people.
+pub(crate) fn yes_or(identical: usize, tensors: usize) -> String {
+    match identical == tensors {
+        true => format!("all {tensors}"),
+        false => format!("{identical} of {tensors}"),
+    }
+}

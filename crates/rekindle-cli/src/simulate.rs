@@ -1,0 +1,136 @@
+//! `rekindle simulate`: the judge, from a profile and a plan.
+
+use rekindle_plan::{Bytes, Nanos, Plan, PlanError, Profile, Simulation};
+use serde::Serialize;
+
+use crate::arguments::SimulateArguments;
+use crate::failure::{self, Failure};
+use crate::report;
+
+#[derive(Serialize)]
+struct Judgement {
+    legal: bool,
+    solver: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    #[serde(flatten)]
+    figures: Option<Figures>,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    budget_bytes: Option<Bytes>,
+    peak_bytes: Bytes,
+    /// The action that reaches the peak first, from 0.
+    peak_action: usize,
+    peak_tensors: Vec<PeakTensor>,
+    step_ns: Nanos,
+    recompute_ns: Nanos,
+    wait_ns: Nanos,
+    lower_bound_ns: Nanos,
+    forwards: u64,
+    actions: usize,
+    /// The peak while each action runs.
+    peaks: Vec<Bytes>,
+}
+
+#[derive(Serialize)]
+struct PeakTensor {
+    what: String,
+    bytes: Bytes,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &SimulateArguments) -> Result<(), Failure> {
+    let profile = Profile::from_json(&failure::read_text(&arguments.profile)?);
+    let profile = profile.map_err(|error| {
+        let error = anyhow::Error::new(error).context(format!("`{}`", arguments.profile.display()));
+        Failure::request(error, "docs/formats.md describes profiles (rekindle.profile/1)")
+    })?;
+    let plan = Plan::from_json(&failure::read_text(&arguments.plan)?);
+    let plan = plan.map_err(|error| {
+        let error = anyhow::Error::new(error).context(format!("`{}`", arguments.plan.display()));
+        Failure::request(error, "docs/formats.md describes plans (rekindle.plan/1)")
+    })?;
+    match plan.judge(&profile) {
+        Ok((_, simulation)) => {
+            let judgement = Judgement {
+                legal: true,
+                solver: plan.solver.clone(),
+                reason: None,
+                figures: Some(figures(&profile, &plan, &simulation)),
+            };
+            match arguments.json {
+                true => report::show_json(&judgement),
+                false => show(&profile, &plan, &simulation),
+            }
+            Ok(())
+        }
+        Err(error) => {
+            if arguments.json {
+                report::show_json(&Judgement {
+                    legal: false,
+                    solver: plan.solver,
+                    reason: Some(error.to_string()),
+                    figures: None,
+                });
+            }
+            let hint = match &error {
+                PlanError::OtherModel { .. } => {
+                    "plan this profile anew: sizes, stages, options or device differ"
+                }
+                PlanError::OverBudget { .. } => "plan with a larger budget, or with a solver that needs less",
+                _ => "docs/formats.md describes what an action needs",
+            };
+            Err(Failure::failed(error, hint))
+        }
+    }
+}
+
+fn figures(profile: &Profile, plan: &Plan, simulation: &Simulation) -> Figures {
+    let tensors = simulation
+        .peak_tensors
+        .iter()
+        .map(|live| PeakTensor { what: live.what.to_string(), bytes: live.bytes });
+    Figures {
+        budget_bytes: plan.budget_bytes,
+        peak_bytes: simulation.peak_bytes,
+        peak_action: simulation.peak_action,
+        peak_tensors: tensors.collect(),
+        step_ns: simulation.step_ns,
+        recompute_ns: simulation.recompute_ns,
+        wait_ns: simulation.wait_ns,
+        lower_bound_ns: profile.lower_bound(),
+        forwards: simulation.forwards,
+        actions: plan.actions.len(),
+        peaks: simulation.moments.iter().map(|moment| moment.peak).collect(),
+    }
+}
+
+fn show(profile: &Profile, plan: &Plan, simulation: &Simulation) {
+    let stages = profile.stages().len();
+    let at = simulation.peak_action;
+    let action = plan.actions.get(at).map(ToString::to_string).unwrap_or_default();
+    let budget = plan.budget_bytes.map_or_else(|| "none".to_owned(), |budget| budget.to_string());
+    let rows = [
+        ["status", &plan.status.to_string()],
+        ["budget", &budget],
+        ["peak", &format!("{} at action {at} (`{action}`)", simulation.peak_bytes)],
+        ["step", &simulation.step_ns.to_string()],
+        ["of it recomputing", &simulation.recompute_ns.to_string()],
+        ["of it waiting for transfers", &simulation.wait_ns.to_string()],
+        ["no plan is faster than", &profile.lower_bound().to_string()],
+        ["stage forwards", &format!("{} for {stages} stages", simulation.forwards)],
+    ];
+    let rows = rows.map(|row| row.map(str::to_owned));
+    let title = format!("`{}` for {}: legal", plan.solver, profile.model());
+    report::show(&report::table([&title, ""], rows));
+    let most = 8;
+    let tensors = simulation.peak_tensors.iter().take(most);
+    let rows = tensors.map(|live| [live.what.to_string(), live.bytes.to_string()]);
+    report::show(&format!("\n{}", report::table(["alive at the peak", "bytes"], rows)));
+    let more = simulation.peak_tensors.len().saturating_sub(most);
+    if more > 0 {
+        report::show(&format!(" and {more} more"));
+    }
+}

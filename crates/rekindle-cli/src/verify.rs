@@ -1,0 +1,71 @@
+//! `rekindle verify`: are the gradients the same?
+
+use burn::tensor::Device;
+use serde::Serialize;
+
+use crate::arguments::VerifyArguments;
+use crate::corpus::Corpus;
+use crate::failure::Failure;
+use crate::measure::{Comparison, compare, step};
+use crate::report;
+use crate::strategy::Strategy;
+
+#[derive(Serialize)]
+struct Verdict {
+    model: String,
+    strategy: String,
+    seed: u64,
+    #[serde(flatten)]
+    comparison: Comparison,
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
+    let size = &arguments.size;
+    let config = size.config()?;
+    let device = Device::flex().autodiff();
+    device.seed(size.seed);
+    let model = config.init(&device);
+    let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
+    let bar = report::bar(2, "verifying");
+    let expected = step(&model, &batch, Strategy::Plain, size.seed)?;
+    bar.inc(1);
+    let found = step(&model, &batch, arguments.strategy, size.seed)?;
+    bar.finish_and_clear();
+    let verdict = Verdict {
+        model: size.describe(),
+        strategy: arguments.strategy.to_string(),
+        seed: size.seed,
+        comparison: compare(&model, &expected, &found),
+    };
+    match arguments.json {
+        true => report::show_json(&verdict),
+        false => show(&verdict),
+    }
+    match verdict.comparison.all_identical() {
+        true => Ok(()),
+        false => Err(Failure::failed(
+            anyhow::anyhow!(
+                "{} of {} gradients differ from plain training, by up to {:e}",
+                verdict.comparison.tensors - verdict.comparison.identical,
+                verdict.comparison.tensors,
+                verdict.comparison.largest_difference
+            ),
+            "this is a bug in rekindle, or another thread drew random numbers meanwhile",
+        )),
+    }
+}
+
+fn show(verdict: &Verdict) {
+    let Comparison { tensors, identical, loss_identical, .. } = verdict.comparison;
+    let loss = match loss_identical {
+        true => "identical",
+        false => "different",
+    };
+    let rows = [
+        ["strategy".to_owned(), verdict.strategy.clone()],
+        ["gradients with the same bytes".to_owned(), report::yes_or(identical, tensors)],
+        ["loss".to_owned(), loss.to_owned()],
+    ];
+    report::show(&report::table([verdict.model.as_str(), ""], rows));
+}

@@ -1,0 +1,247 @@
+//! The command as people and programs see it: output, errors, exit codes.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use insta::assert_snapshot;
+use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, StageProfile};
+
+fn rekindle(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+    command.args(arguments).env("NO_COLOR", "1").env("COLUMNS", "100");
+    command.output().unwrap()
+}
+
+/// Everything there is to see, as one text.
+fn seen(output: &Output) -> String {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    format!(
+        "exit code {}\n--- standard output\n{}--- standard error\n{}",
+        output.status.code().unwrap(),
+        text(&output.stdout),
+        text(&output.stderr)
+    )
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", seen(output)))
+}
+
+const TINY: [&str; 10] =
+    ["--layers", "3", "--width", "16", "--heads", "2", "--sequence", "16", "--batch", "2"];
+
+fn tiny<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [command].iter().chain(&TINY).chain(more).copied().collect()
+}
+
+/// Hides what differs from machine to machine.
+fn steady() -> insta::Settings {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_prepend_module_to_snapshot(false);
+    settings.add_filter(r"\d+(\.\d+)? (B|KiB|MiB)", "[BYTES]");
+    settings.add_filter(r"\d+(\.\d+)? (ns|us|ms|s)\b", "[TIME]");
+    settings.add_filter(r"[+-]\d+\.\d%", "[OVERHEAD]");
+    settings.add_filter(r"\d+\.\d%", "[PERCENT]");
+    settings.add_filter(r"\d+ tokens/s", "[SPEED] tokens/s");
+    settings.add_filter(r"loss \d+\.\d+ -> \d+\.\d+", "loss [FIRST] -> [LAST]");
+    settings.add_filter(r" {2,}", "  ");
+    settings
+}
+
+struct Files {
+    _folder: tempfile::TempDir,
+    profile: PathBuf,
+    plan: PathBuf,
+}
+
+impl Files {
+    fn arguments(&self) -> [&str; 3] {
+        ["simulate", self.profile.to_str().unwrap(), self.plan.to_str().unwrap()]
+    }
+}
+
+fn profile() -> Profile {
+    let stage = |index: u64| StageProfile {
+        name: format!("block.{index}"),
+        output_bytes: Bytes::mebibytes(1),
+        tape_bytes: Bytes::mebibytes(8 + index),
+        forward_ns: Nanos::new(1_000_000),
+        backward_ns: Nanos::new(2_000_000),
+        backward_extra_bytes: Bytes::mebibytes(2),
+        ..StageProfile::default()
+    };
+    Profile::new("four", "flex", Bytes::mebibytes(1), (0..4).map(stage).collect()).unwrap()
+}
+
+fn files(change: impl FnOnce(&mut String, &mut String)) -> Files {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan::by_rule(&profile(), Rule::SquareRoot, Some(Bytes::mebibytes(64))).unwrap();
+    let (mut profile, mut plan) = (profile().to_json(), plan.to_json());
+    change(&mut profile, &mut plan);
+    let path = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    Files { profile: path("profile.json", &profile), plan: path("plan.json", &plan), _folder: folder }
+}
+
+/// The folder's name is random.
+fn without_folder(text: &str, path: &Path) -> String {
+    text.replace(path.parent().unwrap().to_str().unwrap(), "[FOLDER]")
+}
+
+#[test]
+fn help() {
+    steady().bind(|| {
+        assert_snapshot!("help", seen(&rekindle(&["--help"])));
+        assert_snapshot!("help_train", seen(&rekindle(&["train", "--help"])));
+    });
+}
+
+#[test]
+fn train_ends_with_a_table_against_plain_training() {
+    let output = rekindle(&tiny("train", &["--steps", "3"]));
+    steady().bind(|| assert_snapshot!("train", seen(&output)));
+}
+
+#[test]
+fn train_learns_and_repeats_itself_under_every_strategy() {
+    let run = |strategy: &str| {
+        let more = ["--steps", "12", "--learning-rate", "0.01", "--json", "--strategy", strategy];
+        let output = rekindle(&tiny("train", &more));
+        assert!(output.status.success(), "{}", seen(&output));
+        json(&output)
+    };
+    let plain = run("plain");
+    let (first, last) = (plain["first_loss"].as_f64().unwrap(), plain["last_loss"].as_f64().unwrap());
+    assert!(last < first - 0.3, "the loss goes from {first} to {last}");
+    for strategy in ["every-1", "sqrt", "full", "store-all", "balanced"] {
+        let found = run(strategy);
+        assert_eq!(found["last_loss"], plain["last_loss"], "{strategy}");
+        assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"], "{strategy}");
+    }
+}
+
+#[test]
+fn train_on_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("book.txt");
+    std::fs::write(&path, "abcdefgh".repeat(40)).unwrap();
+    let data = path.to_str().unwrap();
+    let output =
+        rekindle(&tiny("train", &["--steps", "30", "--learning-rate", "0.01", "--json", "--data", data]));
+    assert!(json(&output)["last_loss"].as_f64().unwrap() < 2.0, "{}", seen(&output));
+}
+
+#[test]
+fn verify_counts_identical_gradients() {
+    for strategy in ["every-1", "every-2", "sqrt", "full", "store-all", "balanced"] {
+        let output = rekindle(&tiny("verify", &["--json", "--strategy", strategy]));
+        assert!(output.status.success(), "{}", seen(&output));
+        let verdict = json(&output);
+        assert_eq!(verdict["tensors"], 54, "{strategy}");
+        assert_eq!(verdict["identical"], 54, "{strategy}");
+        assert_eq!(verdict["loss_identical"], true, "{strategy}");
+        assert_eq!(verdict["strategy"], strategy);
+    }
+    let output = rekindle(&tiny("verify", &[]));
+    steady().bind(|| assert_snapshot!("verify", seen(&output)));
+}
+
+#[test]
+fn bench_has_a_row_for_every_strategy() {
+    let more = ["--rounds", "1", "--strategies", "every-1,sqrt,plain"];
+    let output = rekindle(&tiny("bench", &more));
+    steady().bind(|| assert_snapshot!("bench", seen(&output)));
+    let output = rekindle(&tiny("bench", &["--rounds", "2", "--json"]));
+    let bench = json(&output);
+    let rows = bench["rows"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["strategy"].as_str().unwrap()).collect();
+    assert_eq!(names, ["plain", "balanced", "store-all", "every-1", "every-2", "sqrt"]);
+    for row in rows {
+        assert_eq!(row["identical"], true, "{row}");
+        assert!(row["peak_bytes"].as_u64().unwrap() > 0, "{row}");
+        assert!(row["step_ns"].as_u64().unwrap() > 0, "{row}");
+        assert!(row["overhead"].is_f64(), "{row}");
+    }
+    let peak = |name: &str| {
+        let row = rows.iter().find(|row| row["strategy"] == name).unwrap();
+        row["peak_bytes"].as_u64().unwrap()
+    };
+    assert!(peak("every-1") < peak("sqrt") && peak("sqrt") < peak("plain"));
+}
+
+#[test]
+fn simulate_judges_a_plan() {
+    let files = files(|_, _| ());
+    assert_snapshot!("simulate", seen(&rekindle(&files.arguments())));
+    let output = rekindle(&[&files.arguments()[..], &["--json"]].concat());
+    assert_snapshot!("simulate_json", seen(&output));
+}
+
+#[test]
+fn simulate_refuses_with_words_that_help() {
+    let cases: [(&str, fn(&mut String, &mut String)); 7] = [
+        ("truncated_plan", |_, plan| plan.truncate(plan.len() / 2)),
+        ("other_version", |profile, _| *profile = profile.replace("profile/1", "profile/9")),
+        ("negative", |profile, _| *profile = profile.replacen("1000000", "-1000000", 1)),
+        ("unknown_key", |_, plan| *plan = plan.replacen("\"solver\"", "\"solvr\"", 1)),
+        ("bad_action", |_, plan| *plan = plan.replacen("tape 3", "tape three", 1)),
+        ("illegal", |_, plan| *plan = plan.replacen("keep x0", "keep x3", 1)),
+        ("other_model", |profile, _| *profile = profile.replacen("block.0", "block.00", 1)),
+    ];
+    let mut all = String::new();
+    for (name, change) in cases {
+        let files = files(change);
+        let output = rekindle(&files.arguments());
+        let text = without_folder(&seen(&output), &files.profile);
+        all += &format!("===== {name}\n{text}");
+    }
+    assert_snapshot!("simulate_refused", all);
+    let files = files(|_, plan| *plan = plan.replacen("67108864", "1048576", 1));
+    let output = rekindle(&[&files.arguments()[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(json(&output)["legal"], false);
+    assert!(json(&output)["reason"].as_str().unwrap().contains("the budget is 1.0 MiB"));
+}
+
+#[test]
+fn bad_requests_exit_with_2_and_a_hint() {
+    let mut all = String::new();
+    for arguments in [
+        vec!["train", "--strategy", "sqr"],
+        vec!["train", "--steps", "0"],
+        vec!["train", "--heads", "3"],
+        vec!["train", "--layers", "0"],
+        vec!["train", "--layers", "99999999999"],
+        vec!["train", "--dropout", "1"],
+        vec!["train", "--dropout", "NaN"],
+        vec!["train", "--learning-rate", "-1"],
+        vec!["train", "--data", "no/such/file"],
+        vec!["train", "--sequence", "10000000"],
+        vec!["simulate", "no/such/profile.json", "plan.json"],
+        vec!["bench", "--strategies", "plain,every-0"],
+        vec!["frobnicate"],
+    ] {
+        let output = rekindle(&arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", seen(&output));
+        assert!(output.stdout.is_empty());
+        let error = String::from_utf8(output.stderr).unwrap();
+        all += &format!("$ rekindle {}\n{error}\n", arguments.join(" "));
+    }
+    assert_snapshot!("bad_requests", all);
+}
+
+#[test]
+fn a_loss_that_explodes_is_a_failure_with_a_hint() {
+    let output = rekindle(&tiny("train", &["--steps", "40", "--learning-rate", "1e30"]));
+    assert_eq!(output.status.code(), Some(1), "{}", seen(&output));
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error.contains("the loss is") && error.contains("hint: try a smaller --learning-rate"),
+        "{error}"
+    );
+}

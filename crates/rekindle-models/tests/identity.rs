@@ -1,0 +1,92 @@
+//! The models train the same under every rule, bit for bit.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{GradientsParams, SgdConfig};
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use rekindle::{Rule, without_checkpointing};
+use rekindle_models::{ConvNetConfig, GptConfig};
+
+/// Burn's random state is one per process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn rules() -> Vec<Rule> {
+    let names = ["store-all", "full", "every-1", "every-2", "sqrt"];
+    names.iter().filter_map(|name| name.parse().ok()).collect()
+}
+
+fn bytes<const D: usize>(tensor: &Tensor<D>) -> Vec<u8> {
+    tensor.to_data().as_bytes().to_vec()
+}
+
+/// All parameters and running statistics.
+fn state(module: &impl Module) -> Vec<Vec<u8>> {
+    struct Collect(Vec<Vec<u8>>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            self.0.push(bytes(&param.val()));
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    module.valid().visit(&mut collect);
+    collect.0
+}
+
+/// Trains three steps under every rule and plain, and wants the same weights.
+fn trains_the_same(train: impl Fn(Rule) -> Vec<Vec<u8>>) {
+    let _alone = alone();
+    let device = Device::flex().autodiff();
+    let start = || {
+        rekindle::seed(1);
+        device.seed(1);
+    };
+    start();
+    let plain = without_checkpointing(|| train(Rule::StoreAll));
+    assert!(!plain.is_empty());
+    for rule in rules() {
+        start();
+        assert!(train(rule) == plain, "{rule} differs from plain training");
+    }
+}
+
+#[test]
+fn gpt() {
+    let device = Device::flex().autodiff();
+    trains_the_same(|rule| {
+        let mut model = GptConfig::new(64, 16, 2, 4, 8).init(&device);
+        let mut optimizer = SgdConfig::new().init();
+        for step in 0..3 {
+            let numbers = Tensor::<1, Int>::arange(step..step + 17, &device);
+            let tokens = numbers.clone().slice([0..16]).reshape([2, 8]);
+            let targets = numbers.slice([1..17]).reshape([2, 8]);
+            let loss = model.loss(tokens, targets, rule).unwrap();
+            let gradients = GradientsParams::from_grads(loss.backward(), &model);
+            model = optimizer.step(0.1, model, gradients);
+        }
+        state(&model)
+    });
+}
+
+#[test]
+fn conv_net_and_its_running_statistics() {
+    let device = Device::flex().autodiff();
+    trains_the_same(|rule| {
+        let mut model = ConvNetConfig::new(3, 4, 3, 10).init(&device);
+        let mut optimizer = SgdConfig::new().init();
+        let mut seen = Vec::new();
+        for _ in 0..3 {
+            let images = Tensor::<4>::random([2, 3, 6, 6], Distribution::Default, &device);
+            let loss = model.forward(images, rule).unwrap().powf_scalar(2.0).mean();
+            let statistics = model.statistics();
+            seen.extend(statistics.iter().flat_map(|(mean, variance)| [bytes(mean), bytes(variance)]));
+            let gradients = GradientsParams::from_grads(loss.backward(), &model);
+            model = optimizer.step(0.1, model, gradients);
+        }
+        seen.extend(state(&model));
+        seen
+    });
+}

@@ -1,0 +1,171 @@
+//! Peak memory, measured with the counting allocator. A binary of its own: nothing else may allocate meanwhile.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{Device, Tensor};
+use rekindle::memory::{self, CountingAllocator};
+use rekindle::{NoModule, Region, Rule, checkpoint, sweep, without_checkpointing};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::system();
+
+const MIB: u64 = 1 << 20;
+
+/// One test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn live() -> u64 {
+    memory::live().unwrap().get()
+}
+
+/// The most bytes above those before `run`.
+fn peak_of<T>(run: impl FnOnce() -> T) -> u64 {
+    sweep();
+    let before = live();
+    memory::reset_peak();
+    let result = run();
+    let peak = memory::peak().unwrap().get() - before;
+    drop(result);
+    sweep();
+    peak
+}
+
+/// Wide inside, narrow between: a tape of many boundaries.
+#[derive(Module, Debug)]
+struct Wide {
+    up: Linear,
+    down: Linear,
+}
+
+fn wide(layer: &Wide, x: Tensor<2>) -> Tensor<2> {
+    let hidden = layer.up.forward(x.clone()).tanh().exp().tanh();
+    x + layer.down.forward(hidden)
+}
+
+/// Boundaries of 64 KiB, tapes of 3 MiB, weights that hardly count.
+fn model(layers: usize) -> (Vec<Wide>, Tensor<2>) {
+    let device = Device::flex().autodiff();
+    let layer = |_| Wide {
+        up: LinearConfig::new(16, 256).init(&device),
+        down: LinearConfig::new(256, 16).init(&device),
+    };
+    let layers: Vec<Wide> = (0..layers).map(layer).collect();
+    let x = Tensor::ones([1024, 16], &device);
+    let _ = run(&layers, &x, Rule::EVERY_ONE).mean().backward();
+    (layers, x)
+}
+
+fn run(layers: &[Wide], x: &Tensor<2>, rule: Rule) -> Tensor<2> {
+    let region = Region::new().stages("wide", layers, wide).rule(rule);
+    region.forward(x.clone()).unwrap()
+}
+
+fn step(layers: &[Wide], x: &Tensor<2>, rule: Rule) -> u64 {
+    peak_of(|| run(layers, x, rule).mean().backward())
+}
+
+#[test]
+fn checkpointing_saves_what_it_says() {
+    let _alone = alone();
+    let (layers, x) = model(16);
+    let plain = without_checkpointing(|| step(&layers, &x, Rule::StoreAll));
+    // Guards against a pass in vain: this is what 16 tapes take.
+    assert!(plain > 40 * MIB, "{plain}");
+    let store_all = step(&layers, &x, Rule::StoreAll);
+    assert!(store_all < plain + plain / 50, "a region that keeps everything: {store_all} of {plain}");
+    let every_one = step(&layers, &x, Rule::EVERY_ONE);
+    assert!(every_one < plain / 5, "every stage: {every_one} of {plain}");
+    let square_root = step(&layers, &x, Rule::SquareRoot);
+    assert!(square_root > every_one && square_root < plain / 2, "sqrt: {square_root} of {plain}");
+}
+
+#[test]
+fn checkpoints_one_by_one_save_as_much_as_a_region() {
+    let _alone = alone();
+    let (layers, x) = model(16);
+    let region = step(&layers, &x, Rule::EVERY_ONE);
+    let one_by_one = peak_of(|| {
+        let forward = |x, layer: &Wide| checkpoint(layer, x, wide).unwrap();
+        layers.iter().fold(x.clone(), forward).mean().backward()
+    });
+    assert!(one_by_one < region + region / 5, "{one_by_one} against {region}");
+}
+
+#[test]
+fn full_recompute_takes_the_same_whatever_the_length() {
+    let _alone = alone();
+    let peak = |length: usize| {
+        let device = Device::flex().autodiff();
+        // One boundary is 1 MiB.
+        let x = Tensor::<1>::ones([1 << 18], &device).require_grad();
+        let stages = vec![NoModule; length];
+        peak_of(|| {
+            let region = Region::new().stages("sine", &stages, |_: &NoModule, x: Tensor<1>| x.sin());
+            region.rule(Rule::Full).forward(x.clone()).unwrap().sum().backward()
+        })
+    };
+    let (short, long) = (peak(5), peak(60));
+    assert!(short > 3 * MIB, "{short}");
+    assert!(long < short + 2 * MIB, "60 stages take {long}, 5 take {short}");
+}
+
+#[test]
+fn forward_passes_without_a_backward_leave_nothing() {
+    let _alone = alone();
+    let (layers, x) = model(4);
+    for rule in [Rule::EVERY_ONE, Rule::Full, Rule::StoreAll] {
+        let _ = run(&layers, &x, rule).mean().backward();
+        sweep();
+        let before = live();
+        for _ in 0..20 {
+            let _ = run(&layers, &x, rule);
+        }
+        // One later step reclaims them, also those that hold tapes.
+        let _ = run(&layers, &x, rule).mean().backward();
+        sweep();
+        let left = live().saturating_sub(before);
+        assert!(left < MIB / 4, "{rule}: {left} bytes are left");
+    }
+}
+
+#[test]
+fn metadata_of_untracked_operations_is_swept() {
+    let _alone = alone();
+    let (layers, x) = model(1);
+    let frozen = layers.no_grad();
+    let x = x.slice([0..1]);
+    let _ = run(&frozen, &x, Rule::EVERY_ONE);
+    sweep();
+    let before = live();
+    // Trained regions of tiny stages, abandoned: Burn would keep a node for every operation.
+    let device = Device::flex().autodiff();
+    let y = Tensor::<1>::ones([1], &device).require_grad();
+    let stages = vec![NoModule; 50];
+    for _ in 0..400 {
+        let region = Region::new().stages("sine", &stages, |_: &NoModule, x: Tensor<1>| x.sin());
+        let _ = region.rule(Rule::Full).forward(y.clone()).unwrap();
+    }
+    let grown = live().saturating_sub(before);
+    assert!(grown < 4 * MIB, "20,000 untracked stages leave {grown} bytes");
+}
+
+#[test]
+fn a_dropped_model_takes_its_abandoned_regions_with_it() {
+    let _alone = alone();
+    sweep();
+    let before = live();
+    for _ in 0..10 {
+        let (layers, x) = model(4);
+        let _ = run(&layers, &x, Rule::StoreAll);
+        drop(layers);
+        sweep();
+    }
+    sweep();
+    let left = live().saturating_sub(before);
+    assert!(left < 2 * MIB, "{left} bytes are left");
+}
