@@ -13,7 +13,6 @@ use crate::strategy::Strategy;
 #[command(
     name = "rekindle",
     version,
-    about,
     after_help = "\
 Examples:
   rekindle                                   train the default model and show what it saved
@@ -65,7 +64,7 @@ pub(crate) struct TrainArguments {
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Option<PathBuf>,
     /// How far each step goes
-    #[arg(long, default_value_t = 1e-3, value_name = "RATE")]
+    #[arg(long, default_value_t = 1e-3, value_name = "RATE", allow_negative_numbers = true)]
     pub(crate) learning_rate: f64,
     #[command(flatten)]
     pub(crate) size: Size,
@@ -146,7 +145,13 @@ pub(crate) struct Size {
     #[arg(long, default_value_t = 4, value_name = "N", help_heading = "Model")]
     pub(crate) heads: usize,
     /// Fraction of activations dropped
-    #[arg(long, default_value_t = 0.1, value_name = "P", help_heading = "Model")]
+    #[arg(
+        long,
+        default_value_t = 0.1,
+        value_name = "P",
+        allow_negative_numbers = true,
+        help_heading = "Model"
+    )]
     pub(crate) dropout: f64,
     /// Sequences in a step
     #[arg(long, default_value_t = 4, value_name = "N", help_heading = "Model")]

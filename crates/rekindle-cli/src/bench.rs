@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::arguments::BenchArguments;
 use crate::corpus::Corpus;
 use crate::failure::Failure;
-use crate::measure::{Measured, compare, measured, median, step};
+use crate::measure::{Measured, build, compare, measured, median, step};
 use crate::report;
 use crate::strategy::Strategy;
 
@@ -59,8 +59,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     let size = &arguments.size;
     let config = size.config()?;
     let device = Device::flex().autodiff();
-    device.seed(size.seed);
-    let model = config.init(&device);
+    let model = build(&config, &device, size.seed);
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let mut strategies = vec![Strategy::Plain];
     for strategy in &arguments.strategies {
@@ -68,7 +67,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
             strategies.push(*strategy);
         }
     }
-    // The first steps initialise the weights and warm the machine up.
+    // The first steps warm the machine up.
     let expected = step(&model, &batch, Strategy::Plain, size.seed)?;
     for strategy in &strategies {
         step(&model, &batch, *strategy, size.seed)?;

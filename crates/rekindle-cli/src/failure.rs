@@ -32,7 +32,16 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "error: {:#}", self.error)?;
+        write!(formatter, "error: {}", self.error)?;
+        let mut said = self.error.to_string();
+        for cause in self.error.chain().skip(1) {
+            let cause = cause.to_string();
+            // Some errors say what their causes say.
+            if !said.contains(&cause) {
+                write!(formatter, ": {cause}")?;
+                said = cause;
+            }
+        }
         match &self.hint {
             Some(hint) => write!(formatter, "\nhint: {hint}"),
             None => Ok(()),

@@ -6,10 +6,27 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use rekindle::{Bytes, Error, Nanos, Rule, memory, without_checkpointing};
-use rekindle_models::Gpt;
+use rekindle_models::{Gpt, GptConfig};
 
 use crate::corpus::Batch;
 use crate::strategy::Strategy;
+
+/// A model drawn from `seed`.
+///
+/// Burn draws a parameter's values when it is first looked at; looking at all of them at once makes the weights the same
+/// for every strategy, whatever it looks at first.
+pub(crate) fn build(config: &GptConfig, device: &Device, seed: u64) -> Gpt {
+    struct Look;
+    impl ModuleVisitor for Look {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let _ = param.val();
+        }
+    }
+    device.seed(seed);
+    let model = config.init(device);
+    model.visit(&mut Look);
+    model
+}
 
 /// What a step came to.
 pub(crate) struct Step {

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::arguments::TrainArguments;
 use crate::corpus::{Batch, Corpus};
 use crate::failure::Failure;
-use crate::measure::{Comparison, compare, measured, median, step};
+use crate::measure::{Comparison, build, compare, measured, median, step};
 use crate::report;
 use crate::strategy::Strategy;
 
@@ -47,8 +47,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     }
     let mut corpus = Corpus::open(arguments.data.as_deref(), size.sequence, size.seed)?;
     let device = Device::flex().autodiff();
-    device.seed(size.seed);
-    let mut model = config.init(&device);
+    let mut model = build(&config, &device, size.seed);
     let mut optimizer = AdamConfig::new().init();
 
     eprintln!("training {} with `{}`", size.describe(), arguments.strategy);

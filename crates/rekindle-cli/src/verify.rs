@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::arguments::VerifyArguments;
 use crate::corpus::Corpus;
 use crate::failure::Failure;
-use crate::measure::{Comparison, compare, step};
+use crate::measure::{Comparison, build, compare, step};
 use crate::report;
 use crate::strategy::Strategy;
 
@@ -24,8 +24,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let size = &arguments.size;
     let config = size.config()?;
     let device = Device::flex().autodiff();
-    device.seed(size.seed);
-    let model = config.init(&device);
+    let model = build(&config, &device, size.seed);
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let bar = report::bar(2, "verifying");
     let expected = step(&model, &batch, Strategy::Plain, size.seed)?;

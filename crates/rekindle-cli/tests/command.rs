@@ -75,6 +75,9 @@ fn profile() -> Profile {
     Profile::new("four", "flex", Bytes::mebibytes(1), (0..4).map(stage).collect()).unwrap()
 }
 
+/// A change to a profile's and a plan's text.
+type Change = fn(&mut String, &mut String);
+
 fn files(change: impl FnOnce(&mut String, &mut String)) -> Files {
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan::by_rule(&profile(), Rule::SquareRoot, Some(Bytes::mebibytes(64))).unwrap();
@@ -156,7 +159,8 @@ fn bench_has_a_row_for_every_strategy() {
     let more = ["--rounds", "1", "--strategies", "every-1,sqrt,plain"];
     let output = rekindle(&tiny("bench", &more));
     steady().bind(|| assert_snapshot!("bench", seen(&output)));
-    let output = rekindle(&tiny("bench", &["--rounds", "2", "--json"]));
+    let size = ["--layers", "9", "--width", "32", "--sequence", "64", "--batch", "4"];
+    let output = rekindle(&[&["bench", "--rounds", "2", "--json"], &size[..]].concat());
     let bench = json(&output);
     let rows = bench["rows"].as_array().unwrap();
     let names: Vec<&str> = rows.iter().map(|row| row["strategy"].as_str().unwrap()).collect();
@@ -184,7 +188,7 @@ fn simulate_judges_a_plan() {
 
 #[test]
 fn simulate_refuses_with_words_that_help() {
-    let cases: [(&str, fn(&mut String, &mut String)); 7] = [
+    let cases: [(&str, Change); 7] = [
         ("truncated_plan", |_, plan| plan.truncate(plan.len() / 2)),
         ("other_version", |profile, _| *profile = profile.replace("profile/1", "profile/9")),
         ("negative", |profile, _| *profile = profile.replacen("1000000", "-1000000", 1)),

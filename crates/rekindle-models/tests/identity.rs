@@ -61,8 +61,8 @@ fn gpt() {
         let mut optimizer = SgdConfig::new().init();
         for step in 0..3 {
             let numbers = Tensor::<1, Int>::arange(step..step + 17, &device);
-            let tokens = numbers.clone().slice([0..16]).reshape([2, 8]);
-            let targets = numbers.slice([1..17]).reshape([2, 8]);
+            let tokens = numbers.clone().narrow(0, 0, 16).reshape([2, 8]);
+            let targets = numbers.narrow(0, 1, 16).reshape([2, 8]);
             let loss = model.loss(tokens, targets, rule).unwrap();
             let gradients = GradientsParams::from_grads(loss.backward(), &model);
             model = optimizer.step(0.1, model, gradients);

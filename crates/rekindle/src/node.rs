@@ -1179,7 +1179,7 @@ fn reseed_on<B: GraphBackend>(tensor: AnyTensor, state: &Arc<(AtomicBool, Device
 
 /// Burn registers a node for every untracked operation and frees it with the next backward, whichever that is: some
 /// 70 KiB for a transformer block. Once `new` nodes were made since the last sweep, this is that backward.
-fn sweep_when(new: u64) {
+pub(crate) fn sweep_when(new: u64) {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let made = NodeId::new().value;
     if made.saturating_sub(LAST.load(Relaxed)) >= new {

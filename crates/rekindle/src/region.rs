@@ -102,7 +102,7 @@ pub struct Region<I, O> {
 
 enum Planned {
     Rule(Rule),
-    Plan(Plan, Option<Profile>),
+    Plan(Box<Plan>, Option<Box<Profile>>),
     Schedule(Schedule),
 }
 
@@ -249,13 +249,13 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
     /// Runs under a plan. It is judged again before it runs; only its length and what it does are compared with the
     /// region.
     pub fn plan(mut self, plan: Plan) -> Self {
-        self.planned = Planned::Plan(plan, None);
+        self.planned = Planned::Plan(Box::new(plan), None);
         self
     }
 
     /// Runs under a plan for the model of `profile`: a plan for another model, or over its budget, is refused.
     pub fn plan_for(mut self, plan: Plan, profile: Profile) -> Self {
-        self.planned = Planned::Plan(plan, Some(profile));
+        self.planned = Planned::Plan(Box::new(plan), Some(Box::new(profile)));
         self
     }
 
@@ -331,6 +331,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         }
         if let Some(device) = device {
             device.seed(seeds::next());
+            node::sweep_when(512);
         }
         Ok(boundary)
     }

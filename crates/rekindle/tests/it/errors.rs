@@ -56,17 +56,17 @@ fn a_tracked_tensor_that_comes_in_later_is_an_error_and_not_a_hang() {
         smuggles(&NoModule, x)
     }
     let x = random([4, 8], &device()).require_grad();
-    let step = || {
+    let step = |tracked: bool| {
+        let hidden = x.clone() * 3.0;
+        let smuggled = hidden.clone() * 2.0;
+        SMUGGLED.set(Some(if tracked { smuggled } else { smuggled.detach() }));
         let region = Region::new().stage("later", &NoModule, later).rule(Rule::StoreAll);
-        backward(&region.forward(x.clone() * 3.0)?.sum()).map(|_| ())
+        backward(&region.forward(hidden)?.sum()).map(|_| ())
     };
-    SMUGGLED.set(Some(x.clone().detach().set_require_grad(false)));
-    step().unwrap();
-    SMUGGLED.set(Some(x.clone() * 2.0));
-    let error = step().unwrap_err();
+    step(false).unwrap();
+    let error = step(true).unwrap_err();
     assert!(matches!(error, Error::TrackedCapture { stage: 1, .. }), "{error}");
-    SMUGGLED.set(Some(x.clone().detach().set_require_grad(false)));
-    step().unwrap();
+    step(false).unwrap();
 }
 
 #[derive(Module, Debug)]

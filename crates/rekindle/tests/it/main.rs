@@ -2,6 +2,8 @@
 //!
 //! Burn's random state is one per process: every test holds [`common::alone`].
 
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
 mod abandoned;
 mod batch_norm;
 mod boundaries;
