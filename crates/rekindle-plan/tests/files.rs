@@ -293,3 +293,17 @@ fn a_status_is_one_word_or_a_gap() {
         refused("\"sqrt\",\n  \"budget", &format!("{text},\n  \"budget"));
     }
 }
+
+/// What docs/formats.md shows must be true: the profile, the plan, and what the simulator says of it.
+#[test]
+fn the_documented_examples_are_what_the_code_makes_of_them() {
+    let page = include_str!("../../../docs/formats.md");
+    let example = |format: &str| {
+        let blocks = page.split("```json\n").skip(1).filter_map(|rest| rest.split("```").next());
+        blocks.into_iter().find(|block| block.contains(format)).unwrap()
+    };
+    let profile = Profile::from_json(example("rekindle.profile/1")).unwrap();
+    let plan = Plan::from_json(example("rekindle.plan/1")).unwrap();
+    let rule = plan.solver.parse().unwrap();
+    assert_eq!(Plan::by_rule(&profile, rule, plan.budget_bytes).unwrap(), plan);
+}
