@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use rekindle::Bytes;
 use rekindle_models::GptConfig;
 
 use crate::failure::Failure;
@@ -168,8 +169,8 @@ pub(crate) struct Size {
 const VOCABULARY: usize = 256;
 
 impl Size {
-    /// The model's configuration, when it can be built.
-    pub(crate) fn config(&self) -> Result<GptConfig, Failure> {
+    /// The model's configuration, when it can be built and trained with these strategies.
+    pub(crate) fn config(&self, strategies: &[Strategy]) -> Result<GptConfig, Failure> {
         let refuse = |what: String, hint: &str| Err(Failure::request(anyhow::Error::msg(what), hint));
         let counts = [
             ("layers", self.layers),
@@ -183,7 +184,7 @@ impl Size {
         for (name, count) in counts {
             if !(1..=largest).contains(&count) {
                 let what = format!("--{name} is {count}, expected 1 to {largest}");
-                return refuse(what, "give a count of at least one");
+                return refuse(what, "give a count in that range");
             }
         }
         if !self.width.is_multiple_of(self.heads) {
@@ -194,8 +195,32 @@ impl Size {
             let what = format!("--dropout is {}, expected 0 or more and less than 1", self.dropout);
             return refuse(what, "0.1 is usual, 0 turns dropout off");
         }
+        for strategy in strategies {
+            if let Strategy::Rule(rule) = strategy
+                && let Err(error) = rule.actions(self.layers)
+            {
+                return Err(Failure::request(error, "choose another strategy, or fewer --layers"));
+            }
+        }
+        let (needed, free) = (self.least_bytes(), available_bytes());
+        if let Some(free) = free.filter(|free| u128::from(free.get()) < needed) {
+            let needed = Bytes::new(u64::try_from(needed).unwrap_or(u64::MAX));
+            let what = format!("this model needs at least {needed}, but {free} of memory are available");
+            return refuse(what, "make --width, --layers, --batch or --sequence smaller");
+        }
         let config = GptConfig::new(VOCABULARY, self.width, self.heads, self.layers, self.sequence);
         Ok(config.with_dropout(self.dropout))
+    }
+
+    /// What no strategy can do without: weights, gradients and two moments, the boundaries' smallest number, one
+    /// block's attention and the logits.
+    fn least_bytes(&self) -> u128 {
+        let [layers, width, heads, batch, sequence] =
+            [self.layers, self.width, self.heads, self.batch, self.sequence].map(|count| count as u128);
+        let vocabulary = VOCABULARY as u128;
+        let weights = layers * 12 * width * width + (2 * vocabulary + sequence) * width;
+        let activations = batch * sequence * (2 * width + heads * sequence + vocabulary);
+        4 * (4 * weights + activations)
     }
 
     /// What people read in a result.
@@ -205,4 +230,12 @@ impl Size {
             self.layers, self.width, self.heads, self.batch, self.sequence, self.dropout
         )
     }
+}
+
+/// What the machine has left, where it says so.
+fn available_bytes() -> Option<Bytes> {
+    let memory = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
+    kibibytes.checked_mul(1024).map(Bytes::new)
 }

@@ -43,8 +43,8 @@ struct Rounds {
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     let bench = bench(arguments)?;
     match arguments.json {
-        true => report::show_json(&bench),
-        false => show(&bench),
+        true => report::show_json(&bench)?,
+        false => show(&bench)?,
     }
     match bench.rows.iter().find(|row| !row.identical) {
         None => Ok(()),
@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
 
 fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     let size = &arguments.size;
-    let config = size.config()?;
+    let config = size.config(&arguments.strategies)?;
     let device = Device::flex().autodiff();
     let model = build(&config, &device, size.seed);
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
@@ -101,7 +101,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     Ok(Bench { model: size.describe(), rounds: arguments.rounds, rows: rows.collect() })
 }
 
-fn show(bench: &Bench) {
+fn show(bench: &Bench) -> Result<(), Failure> {
     let plain = bench.rows.first().map(|row| row.peak_bytes).unwrap_or_default();
     let rows = bench.rows.iter().map(|row| {
         [
@@ -114,10 +114,10 @@ fn show(bench: &Bench) {
         ]
     });
     let header = ["strategy", "peak", "of plain", "step", "overhead", "gradients"];
-    report::show(&format!("{}\n", bench.model));
-    report::show(&report::table(header, rows));
+    report::show(&format!("{}\n", bench.model))?;
+    report::show(&report::table(header, rows))?;
     report::show(&format!(
         "\npeak: the most bytes above those before the step; step and overhead: medians of {}",
         bench.rounds
-    ));
+    ))
 }

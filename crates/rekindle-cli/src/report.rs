@@ -1,10 +1,14 @@
 //! How results are shown.
 
+use std::io::{ErrorKind, Write};
+
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 use rekindle::Bytes;
 use serde::Serialize;
+
+use crate::failure::Failure;
 
 /// A table without lines; all columns but the first are numbers, set right.
 pub(crate) fn table<const N: usize>(
@@ -34,16 +38,22 @@ pub(crate) fn bar(length: u64, message: &str) -> ProgressBar {
     bar
 }
 
-/// A result on standard output.
-#[allow(clippy::print_stdout)]
-pub(crate) fn show(text: &str) {
-    println!("{text}");
+/// A result on standard output. A reader that has seen enough and closed its end is no failure.
+pub(crate) fn show(text: &str) -> Result<(), Failure> {
+    let mut output = std::io::stdout().lock();
+    match writeln!(output, "{text}").and_then(|()| output.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            let error = anyhow::Error::new(error).context("cannot write the result");
+            Err(Failure::failed(error, "check where standard output goes, and whether there is room"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A result for programs, on standard output.
-pub(crate) fn show_json(value: &impl Serialize) {
+pub(crate) fn show_json(value: &impl Serialize) -> Result<(), Failure> {
     // Every result is made of strings, numbers and lists.
-    show(&serde_json::to_string_pretty(value).unwrap_or_default());
+    show(&serde_json::to_string_pretty(value).unwrap_or_default())
 }
 
 /// `12.3%` of `whole`.

@@ -61,8 +61,8 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<(), Failure> {
                 figures: Some(figures(&profile, &plan, &simulation)),
             };
             match arguments.json {
-                true => report::show_json(&judgement),
-                false => show(&profile, &plan, &simulation),
+                true => report::show_json(&judgement)?,
+                false => show(&profile, &plan, &simulation)?,
             }
             Ok(())
         }
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<(), Failure> {
                     solver: plan.solver,
                     reason: Some(error.to_string()),
                     figures: None,
-                });
+                })?;
             }
             let hint = match &error {
                 PlanError::OtherModel { .. } => {
@@ -107,7 +107,7 @@ fn figures(profile: &Profile, plan: &Plan, simulation: &Simulation) -> Figures {
     }
 }
 
-fn show(profile: &Profile, plan: &Plan, simulation: &Simulation) {
+fn show(profile: &Profile, plan: &Plan, simulation: &Simulation) -> Result<(), Failure> {
     let stages = profile.stages().len();
     let at = simulation.peak_action;
     let action = plan.actions.get(at).map(ToString::to_string).unwrap_or_default();
@@ -124,13 +124,14 @@ fn show(profile: &Profile, plan: &Plan, simulation: &Simulation) {
     ];
     let rows = rows.map(|row| row.map(str::to_owned));
     let title = format!("`{}` for {}: legal", plan.solver, profile.model());
-    report::show(&report::table([&title, ""], rows));
+    report::show(&report::table([&title, ""], rows))?;
     let most = 8;
     let tensors = simulation.peak_tensors.iter().take(most);
     let rows = tensors.map(|live| [live.what.to_string(), live.bytes.to_string()]);
-    report::show(&format!("\n{}", report::table(["alive at the peak", "bytes"], rows)));
+    report::show(&format!("\n{}", report::table(["alive at the peak", "bytes"], rows)))?;
     let more = simulation.peak_tensors.len().saturating_sub(most);
-    if more > 0 {
-        report::show(&format!(" and {more} more"));
+    match more {
+        0 => Ok(()),
+        more => report::show(&format!(" and {more} more")),
     }
 }

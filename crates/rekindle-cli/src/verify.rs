@@ -22,7 +22,7 @@ struct Verdict {
 /// Runs the command.
 pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let size = &arguments.size;
-    let config = size.config()?;
+    let config = size.config(&[arguments.strategy])?;
     let device = Device::flex().autodiff();
     let model = build(&config, &device, size.seed);
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
@@ -38,8 +38,8 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
         comparison: compare(&model, &expected, &found),
     };
     match arguments.json {
-        true => report::show_json(&verdict),
-        false => show(&verdict),
+        true => report::show_json(&verdict)?,
+        false => show(&verdict)?,
     }
     match verdict.comparison.all_identical() {
         true => Ok(()),
@@ -55,7 +55,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     }
 }
 
-fn show(verdict: &Verdict) {
+fn show(verdict: &Verdict) -> Result<(), Failure> {
     let Comparison { tensors, identical, loss_identical, .. } = verdict.comparison;
     let loss = match loss_identical {
         true => "identical",
@@ -66,5 +66,5 @@ fn show(verdict: &Verdict) {
         ["gradients with the same bytes".to_owned(), report::yes_or(identical, tensors)],
         ["loss".to_owned(), loss.to_owned()],
     ];
-    report::show(&report::table([verdict.model.as_str(), ""], rows));
+    report::show(&report::table([verdict.model.as_str(), ""], rows))
 }

@@ -221,6 +221,7 @@ fn bad_requests_exit_with_2_and_a_hint() {
         vec!["train", "--heads", "3"],
         vec!["train", "--layers", "0"],
         vec!["train", "--layers", "99999999999"],
+        vec!["train", "--layers", "100000", "--strategy", "full"],
         vec!["train", "--dropout", "1"],
         vec!["train", "--dropout", "NaN"],
         vec!["train", "--learning-rate", "-1"],
@@ -237,6 +238,37 @@ fn bad_requests_exit_with_2_and_a_hint() {
         all += &format!("$ rekindle {}\n{error}\n", arguments.join(" "));
     }
     assert_snapshot!("bad_requests", all);
+}
+
+#[test]
+fn a_model_too_large_for_the_machine_is_refused_before_it_is_built() {
+    let output = rekindle(&["train", "--width", "16777216"]);
+    assert_eq!(output.status.code(), Some(2), "{}", seen(&output));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("this model needs at least"));
+}
+
+/// `rekindle bench | head -1` once ended in a panic.
+#[test]
+fn a_reader_that_closes_its_end_is_no_panic() {
+    let files = files(|_, _| ());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+    let command = command.args(files.arguments()).stdout(std::process::Stdio::piped());
+    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", seen(&output));
+    assert!(output.stderr.is_empty(), "{}", seen(&output));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_under_the_output_is_a_failure_with_words() {
+    let files = files(|_, _| ());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = command.args(files.arguments()).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", seen(&output));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("cannot write the result"));
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub enum Error {
     },
     /// A stage uses a tensor of the outer graph that is neither its input nor a parameter of its module.
     #[error(
-        "stage {stage} (`{name}`) uses a tracked tensor that is neither its input nor a parameter of its module, so its gradient would be lost; pass the tensor as an input, make it a `Param` of the module, or `detach` it"
+        "stage {stage} (`{name}`) uses a tracked tensor that is neither its input nor a parameter of its module, so its gradient would be lost; pass the tensor as an input, make it a `Param` of the module, or make it a constant with `.detach().set_require_grad(false)`"
     )]
     TrackedCapture {
         /// The stage, from 1.

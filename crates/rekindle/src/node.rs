@@ -624,6 +624,9 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
             let probed = self.run(stage, Mode::Probe, parts)?.output;
             self.check_untracked(stage, &probed)?;
         }
+        if live {
+            self.stages[stage.index()].count_run();
+        }
         let mut inputs = Vec::with_capacity(input.parts.len());
         let mut tensors = Vec::with_capacity(input.parts.len());
         for part in input.parts {

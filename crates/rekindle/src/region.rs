@@ -287,6 +287,9 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
     ///
     /// On a device without autodiff, and where nothing is tracked, the stages are simply called.
     ///
+    /// A stage whose tape is kept in the forward pass is run once more the first time, and once in 64 times after, to
+    /// see whether it reaches for tracked tensors that are not its own.
+    ///
     /// # Errors
     /// When the plan does not fit the stages, a stage uses a tracked tensor that is neither its input nor a parameter,
     /// a parameter is distributed, or the backend is not one this build knows.
@@ -296,14 +299,19 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         let parameters: Vec<Parameters> = self.stages.iter().map(|stage| stage.parameters()).collect();
         let output = match Surroundings::find(&input, &parameters) {
             Surroundings::NoAutodiff => self.run_plain(input, None)?,
-            _ if self.stages.is_empty() => input,
+            _ if self.stages.is_empty() => {
+                if !matches!(self.planned, Planned::Rule(_)) {
+                    self.judge()?;
+                }
+                input
+            }
             Surroundings::Untracked(device) => {
                 // A wrong plan is found here, too: inside a stage of another region everything is untracked at first.
-                self.judge()?;
+                self.check()?;
                 self.run_plain(input, Some(&device))?
             }
             Surroundings::Tracked(device) if WITHOUT.get() => {
-                self.judge()?;
+                self.check()?;
                 let output = self.run_plain(input, Some(&device))?;
                 match seeds::nested() {
                     true => output,
@@ -342,13 +350,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         parameters: Vec<Parameters>,
         device: Device,
     ) -> Result<Parts, Error> {
-        if let Some(index) = self.stages.iter().position(|stage| stage.side_is_tracked()) {
-            return Err(Error::TrackedCapture {
-                stage: index + 1,
-                name: self.stages[index].name().to_owned(),
-            });
-        }
-        let schedule = self.judge()?;
+        let schedule = self.check()?;
         let mut stores = Stores::new();
         if let (Some(limit), Ok(name)) = (self.host, "host".parse::<Name>()) {
             stores.insert(name, Box::new(HostStore::new(limit)) as Box<dyn Store>);
@@ -369,7 +371,17 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         Ok(output)
     }
 
-    /// Has the plan judged for these stages, before anything runs.
+    /// Everything that can be refused before anything runs.
+    fn check(&self) -> Result<Schedule, Error> {
+        match self.stages.iter().position(|stage| stage.side_is_tracked()) {
+            Some(index) => {
+                Err(Error::TrackedCapture { stage: index + 1, name: self.stages[index].name().to_owned() })
+            }
+            None => self.judge(),
+        }
+    }
+
+    /// Has the plan judged for these stages.
     fn judge(&self) -> Result<Schedule, Error> {
         let region = self.stages.len();
         let fits = |plan: usize| match plan == region {

@@ -76,8 +76,10 @@ pub(crate) trait AnyStage: Send {
     fn run(&self, mode: Mode, strategy: TapeStrategy, input: Parts) -> Result<Ran, Error>;
     /// Whether a tensor it reads besides its input is tracked: its gradient would be lost.
     fn side_is_tracked(&self) -> bool;
-    /// Whether this run is one to look at more closely: the first of this stage, and one in 256 after.
+    /// Whether the next taped run is one to look at more closely: the first of this stage, and one in 64 after.
     fn is_due(&self) -> bool;
+    /// Counts a taped run that was in order. One that was not leaves the stage due.
+    fn count_run(&self);
 }
 
 /// What a module trains.
@@ -179,14 +181,20 @@ where
     }
 
     fn is_due(&self) -> bool {
-        static RUNS: Mutex<BTreeMap<(TypeId, String), u64>> = Mutex::new(BTreeMap::new());
+        let runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (TypeId::of::<(M, F)>(), self.name.clone());
+        runs.get(&key).is_none_or(|runs| runs.is_multiple_of(64))
+    }
+
+    fn count_run(&self) {
         let mut runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (TypeId::of::<(M, F)>(), self.name.clone());
-        let run = runs.entry(key).or_insert(0);
-        *run += 1;
-        *run == 1 || run.is_multiple_of(256)
+        *runs.entry(key).or_insert(0) += 1;
     }
 }
+
+/// How often each stage was taped in its first run, by its module, function and name.
+static RUNS: Mutex<BTreeMap<(TypeId, String), u64>> = Mutex::new(BTreeMap::new());
 
 impl<M: Module, I, S, R, F> StageOf<M, I, S, R, F> {
     /// The module with the same values, but running statistics of its own.

@@ -29,6 +29,9 @@ fn a_tracked_tensor_from_outside_is_found_in_the_forward() {
     let region = Region::new().stage("smuggler", &NoModule, smuggles).rule(Rule::StoreAll);
     let error = region.forward(x.clone()).unwrap_err();
     assert!(error.to_string().contains("stage 1 (`smuggler`) uses a tracked tensor"), "{error}");
+    // Whoever tries again is refused again: this once passed, with the gradient lost.
+    let region = Region::new().stage("smuggler", &NoModule, smuggles).rule(Rule::StoreAll);
+    assert!(matches!(region.forward(x.clone()), Err(Error::TrackedCapture { .. })));
     // Detached, it is a constant.
     SMUGGLED.set(Some((x.clone() * 2.0).detach()));
     checkpoint(&NoModule, x, smuggles).unwrap();
@@ -44,6 +47,8 @@ fn a_tracked_tensor_beside_the_input_is_refused() {
         region.rule(Rule::StoreAll).forward(x.clone()).map(|_| ())
     };
     assert!(matches!(run(x.clone() * 2.0).unwrap_err(), Error::TrackedCapture { stage: 1, .. }));
+    let plain = rekindle::without_checkpointing(|| run(x.clone() * 2.0));
+    assert!(matches!(plain.unwrap_err(), Error::TrackedCapture { stage: 1, .. }));
     run((x.clone() * 2.0).detach()).unwrap();
 }
 
@@ -108,6 +113,8 @@ fn a_plan_of_another_length_is_refused_before_anything_runs() {
         let error = region.forward(x.clone()).unwrap_err();
         assert!(matches!(error, Error::PlanLength { plan: 3, region: 4 }), "{error}");
     }
+    let error = Region::new().stages("stage", &[], runs).plan(plan.clone()).forward(x.clone()).unwrap_err();
+    assert!(matches!(error, Error::PlanLength { plan: 3, region: 0 }), "{error}");
     // The right length, but not a plan.
     let mut broken = plan.clone();
     broken.actions.retain(|action| !matches!(action, Action::Keep { .. }));
