@@ -59,8 +59,8 @@ pub(crate) fn step(model: &Gpt, batch: &Batch, strategy: Strategy, seed: u64) ->
             (loss, gradients, model.clone())
         }
         Strategy::Balanced => {
-            let model = model.clone().map(&mut ToBalanced);
             let device = Device::flex().autodiff().gradient_checkpointing();
+            let model = model.clone().map(&mut WithStrategyOf(&device));
             let batch = Batch {
                 tokens: Tensor::from_data(batch.tokens.to_data(), &device),
                 targets: Tensor::from_data(batch.targets.to_data(), &device),
@@ -77,15 +77,14 @@ pub(crate) fn step(model: &Gpt, batch: &Batch, strategy: Strategy, seed: u64) ->
     Ok(Step { loss: loss.without_autodiff(), gradients: GradientsParams::from_grads(gradients, &model) })
 }
 
-/// Gives every parameter Burn's other checkpointing strategy.
-struct ToBalanced;
+/// Gives every parameter the checkpointing strategy of a device.
+struct WithStrategyOf<'a>(&'a Device);
 
-impl ModuleMapper for ToBalanced {
+impl ModuleMapper for WithStrategyOf<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        use burn::backend::GradientCheckpointingStrategy::Balanced;
-        param.map(|tensor| {
-            let leaf = tensor.detach().with_gradient_checkpointing_strategy(Balanced);
-            leaf.require_grad()
+        param.map(|tensor| match self.0.gradient_checkpointing_strategy() {
+            Some(strategy) => tensor.detach().with_gradient_checkpointing_strategy(strategy).require_grad(),
+            None => tensor,
         })
     }
 }
