@@ -441,7 +441,7 @@ impl Surroundings {
         let inputs = input.tensors.iter().filter(|tensor| tensor.is_autodiff());
         let of_inputs = inputs.map(AnyTensor::device);
         let trained = parameters.iter().filter(|parameters| parameters.autodiff);
-        let of_parameters = trained.flat_map(|parameters| parameters.devices.iter().cloned());
+        let of_parameters = trained.filter_map(|parameters| parameters.device.clone());
         let Some(device) = of_inputs.chain(of_parameters).next() else {
             return Self::NoAutodiff;
         };

@@ -86,7 +86,8 @@ pub(crate) trait AnyStage: Send {
 #[derive(Default)]
 pub(crate) struct Parameters {
     pub(crate) tracked: Vec<AnyTensor>,
-    pub(crate) devices: Vec<Device>,
+    /// Where the first of its tensors is.
+    pub(crate) device: Option<Device>,
     pub(crate) autodiff: bool,
 }
 
@@ -226,9 +227,7 @@ impl ModuleVisitor for FindTracked {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
         self.found.autodiff |= value.is_autodiff();
-        if self.found.devices.is_empty() {
-            self.found.devices.push(value.device());
-        }
+        self.found.device.get_or_insert_with(|| value.device());
         // A parameter that stands twice in a module is one leaf: its uses add up in one place, in Burn's order.
         if value.is_tracked() && !self.seen.contains(&param.id) {
             self.seen.push(param.id);
