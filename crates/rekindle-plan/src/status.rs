@@ -27,6 +27,11 @@ pub enum Status {
 pub struct Gap(f64);
 
 impl Gap {
+    /// Nothing is left to gain.
+    pub const ZERO: Self = Self(0.0);
+    /// What a solver is asked for when nothing is said.
+    pub const ONE_PERCENT: Self = Self(0.01);
+
     /// A gap of this fraction; `None` when it is negative or not finite.
     pub fn new(fraction: f64) -> Option<Self> {
         (fraction.is_finite() && fraction >= 0.0).then_some(Self(fraction))
