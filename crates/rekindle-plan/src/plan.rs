@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::format::{self, FormatError};
-use crate::{Action, Bytes, Illegal, Nanos, Profile, Rule, RuleError, Schedule, Simulation, Status};
+use crate::{Action, Bytes, Gap, Illegal, Nanos, Profile, Rule, RuleError, Schedule, Simulation, Status};
 
 /// The version of the plan format.
 pub const PLAN_FORMAT: &str = "rekindle.plan/1";
@@ -144,6 +144,20 @@ impl Plan {
         };
         plan.check_budget(&simulation)?;
         Ok(plan)
+    }
+
+    /// The same plan, with what a solver proved about its class: no plan of it takes less than `bound`.
+    ///
+    /// The status follows: optimal when the plan takes no longer, within a gap otherwise.
+    #[must_use]
+    pub fn proven(mut self, bound: Nanos) -> Self {
+        let bound = bound.min(self.predicted.step_ns).max(self.predicted.lower_bound_ns);
+        self.predicted.lower_bound_ns = bound;
+        self.status = match Gap::between(bound, self.predicted.step_ns) {
+            Gap::ZERO => Status::Optimal,
+            gap => Status::Feasible(gap),
+        };
+        self
     }
 
     /// Judges the plan for `profile`: the right model, legal, within its budget.

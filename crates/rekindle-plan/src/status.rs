@@ -6,7 +6,7 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::Name;
+use crate::{Name, Nanos};
 
 /// How good a plan is known to be.
 ///
@@ -35,6 +35,14 @@ impl Gap {
     /// A gap of this fraction; `None` when it is negative or not finite.
     pub fn new(fraction: f64) -> Option<Self> {
         (fraction.is_finite() && fraction >= 0.0).then_some(Self(fraction))
+    }
+
+    /// What may be left to gain when a plan takes `step` and none takes less than `bound`.
+    pub fn between(bound: Nanos, step: Nanos) -> Self {
+        match step.saturating_sub(bound) {
+            Nanos::ZERO => Self::ZERO,
+            left => Self(left.get() as f64 / step.get() as f64),
+        }
     }
 
     /// The fraction.

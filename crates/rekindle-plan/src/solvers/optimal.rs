@@ -1,0 +1,174 @@
+//! The fastest plan for a budget, with a proof: the chain's optimum over persistent plans.
+//!
+//! A plan is *persistent* when a boundary it keeps stays until the stages before the next kept boundary have gone back.
+//! `C(s, t, m)` is the least overhead with which stages `s..t` run forth and back in `m` bytes beside their input, where
+//! overhead is time beyond running each stage once at its fastest:
+//!
+//! ```text
+//! C(s, t, m) = min of  over r:  f(s..r) + C(r, t, m - a(r)) + C(s, r, m)   sweep to x(r), do the rest, come back
+//!                      over o:  excess(o) + C(s+1, t, m - tape(o))         tape stage s in the way o
+//! ```
+//!
+//! each where the worst moment of the sweep, of the taped forward and of the backward fits into `m`. Stages before the
+//! turn run without a gradient waiting; stages that are pinned are taped the first time.
+//!
+//! Short chains are solved exactly, to the byte (`exact`). Long ones are solved on a grid of slots, which gives a lower bound that is proven
+//! and a plan that fits to the byte (`grid`, `scale`); the grid is refined until both are as close as was
+//! asked. Equal runs of stages are solved once (`cells`). See `docs/solvers/optimal.md`.
+
+mod cells;
+mod chain;
+mod choice;
+mod exact;
+
+mod grid;
+mod knapsack;
+mod problem;
+mod refine;
+mod scale;
+mod smallest;
+
+use std::time::Instant;
+
+use chain::Chain;
+use refine::Search;
+
+use crate::{Action, Bytes, Nanos, Plan, Profile, Request, SolveError, Status};
+use problem::Problem;
+
+const NAME: &str = "optimal";
+
+/// The longest chain whose every cell is looked at. Beyond, it is planned in groups of stages.
+const MOST_STAGES: usize = 2_000;
+
+/// The fastest plan within the request's budget.
+///
+/// ```
+/// use rekindle_plan::{Bytes, Nanos, Profile, Request, StageProfile, solvers::optimal};
+///
+/// let block = |i: usize| StageProfile {
+///     name: format!("block.{i}"),
+///     output_bytes: Bytes::mebibytes(1),
+///     tape_bytes: Bytes::mebibytes(32),
+///     forward_ns: Nanos::new(1_000_000),
+///     backward_ns: Nanos::new(2_000_000),
+///     ..StageProfile::default()
+/// };
+/// let profile = Profile::new("gpt", "flex", Bytes::mebibytes(1), (0..24).map(block).collect())?;
+/// let plan = optimal::solve(&profile, &Request::new(Bytes::mebibytes(400)))?;
+/// assert!(plan.predicted.peak_bytes <= Bytes::mebibytes(400));
+/// // Thirteen blocks are taped the first time; eleven run twice.
+/// assert_eq!(plan.predicted.forwards, 24 + 12);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// When no budget is given, or no plan fits: then with the smallest budget that has one.
+pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
+    let Some(budget) = request.budget_bytes else {
+        return Err(SolveError::NothingToMeet { solver: NAME, needed: "a budget" });
+    };
+    let chain = Chain::new(profile);
+    let usable = request.usable_bytes();
+    let Some(room) = usable.get().checked_sub(chain.boundary[0]) else {
+        return Err(too_small(&whole(chain)?, usable));
+    };
+    let mut search = Search::new(&chain, room, request.gap, deadline(request));
+    look(&mut search, &chain, usable)?;
+    let Search { best, bound, .. } = search;
+    finish(profile, budget, best.map(|best| best.1), bound)
+}
+
+/// Looks where a plan is found soonest first.
+fn look(search: &mut Search<'_>, chain: &Chain, usable: Bytes) -> Result<(), SolveError> {
+    let stages = chain.stages();
+    if search.store_all() {
+        return Ok(());
+    }
+    // Stages that are all different gain little from being taken together.
+    let kinds = cells::kinds(chain).into_iter().max().map_or(0, |most| most + 1);
+    let alike = kinds <= stages / 4 || stages > MOST_STAGES;
+    let mut size = if alike { stages.div_ceil(GROUPS) } else { 1 };
+    while size > 1 {
+        if search.in_groups(size) || search.late() {
+            return Ok(());
+        }
+        size = if stages / size > 2 * GROUPS { 1 } else { size.div_ceil(2) };
+        if stages.div_ceil(size) > MOST_STAGES {
+            break;
+        }
+    }
+    if stages > MOST_STAGES && search.best.is_some() {
+        return Ok(());
+    }
+    let problem = whole(chain.clone())?;
+    if search.room < problem.least_room(0, stages) {
+        return Err(too_small(&problem, usable));
+    }
+    if !search.exactly(&problem) {
+        search.on_grids(&problem);
+    }
+    Ok(())
+}
+
+/// A chain is first looked at in so many groups.
+const GROUPS: usize = 96;
+
+/// The problem of all stages, when they are not too many.
+fn whole(chain: Chain) -> Result<Problem, SolveError> {
+    match chain.stages() {
+        0..=MOST_STAGES => Ok(Problem::new(chain)),
+        stages => Err(SolveError::TooLong {
+            solver: NAME,
+            stages,
+            why: format!(
+                "no plan of groups of stages fits, and single ones are only looked at up to {MOST_STAGES} stages"
+            ),
+        }),
+    }
+}
+
+fn too_small(problem: &Problem, usable: Bytes) -> SolveError {
+    match problem.smallest_budget() {
+        Some(smallest) => SolveError::BudgetTooSmall {
+            solver: NAME,
+            budget_bytes: usable,
+            smallest_bytes: Bytes::new(smallest),
+        },
+        None => too_large(problem.chain.stages()),
+    }
+}
+
+/// The smallest budget there is a plan for, to the byte.
+///
+/// # Errors
+/// When pinned stages leave no plan at all.
+pub fn smallest_budget(profile: &Profile) -> Result<Bytes, SolveError> {
+    let problem = whole(Chain::new(profile))?;
+    problem.smallest_budget().map(Bytes::new).ok_or_else(|| too_large(problem.chain.stages()))
+}
+
+fn deadline(request: &Request) -> Instant {
+    let now = Instant::now();
+    now.checked_add(request.time_limit).unwrap_or(now)
+}
+
+fn too_large(stages: usize) -> SolveError {
+    let why = "every plan takes more than 2^64 bytes".to_owned();
+    SolveError::TooLong { solver: NAME, stages, why }
+}
+
+/// The plan of what was found, judged.
+fn finish(
+    profile: &Profile,
+    budget: Bytes,
+    actions: Option<Vec<Action>>,
+    bound: u64,
+) -> Result<Plan, SolveError> {
+    let stages = profile.stages().len();
+    let why = || format!("it takes more than {} actions", crate::rules::MOST_ACTIONS);
+    let actions = actions.ok_or_else(|| SolveError::TooLong { solver: NAME, stages, why: why() })?;
+    let plan = Plan::judged(profile, NAME.to_owned(), Status::Optimal, Some(budget), actions)?;
+    let least = profile.lower_bound().get().saturating_add(bound);
+    Ok(plan.proven(Nanos::new(least)))
+}

@@ -1,0 +1,1 @@
+//! The cheapest time for every budget.

@@ -1,0 +1,491 @@
+//! Long chains, on a grid: the overhead of every cell at every number of slots, in sixteen bits.
+//!
+//! The rooms of a grid are cut into chunks of [`LANES`] neighbours. A chunk is solved for all cells before the next one
+//! begins: what it needs of itself then stays in the cache, and one instruction handles many rooms. A smaller room never
+//! asks about a larger one, so chunks depend on earlier chunks only; and cells depend on cells that end no later. So
+//! threads take chunks in turn and each follows the one before it, column by column.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use super::chain::NEVER;
+use super::choice::Choice;
+use super::problem::Problem;
+use super::scale::Scale;
+
+/// Rooms that are solved together.
+const LANES: usize = 64;
+
+/// The overheads of a cell at neighbouring rooms, in units of the scale. Aligned, so that it is two cache lines.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Row([u16; LANES]);
+
+impl Row {
+    const NONE: Self = Self([NONE; LANES]);
+    const ZERO: Self = Self([0; LANES]);
+}
+
+/// An overhead that is too large, or a room that is too small.
+pub(super) const NONE: u16 = u16::MAX;
+
+/// The rows of the different cells that end at one boundary, in one chunk.
+type Column = Box<[Row]>;
+
+/// A solved grid.
+#[derive(Debug)]
+pub(super) struct Grid {
+    pub(super) scale: Scale,
+    /// How many slots it has.
+    slots: usize,
+    /// Chunk by chunk, column by column.
+    chunks: Vec<Vec<OnceLock<Column>>>,
+    /// Where a cell's rows are: its column, and which row there.
+    places: Vec<(u32, u32)>,
+}
+
+impl Grid {
+    /// How many bytes a grid of `slots` takes.
+    pub(super) fn bytes(problem: &Problem, slots: u64) -> u64 {
+        let chunks = slots / LANES as u64 + 1;
+        (problem.cells.count() as u64).saturating_mul(chunks).saturating_mul(size_of::<Row>() as u64)
+    }
+
+    /// Solves every cell up to `slots`; `None` when it is not through by `deadline`.
+    pub(super) fn new(problem: &Problem, scale: Scale, slots: u64, deadline: Instant) -> Option<Self> {
+        let slots = usize::try_from(slots).ok()?;
+        let stages = problem.chain.stages();
+        let empty = || (0..stages).map(|_| OnceLock::new()).collect::<Vec<_>>();
+        let chunks: Vec<_> = (0..=slots / LANES).map(|_| empty()).collect();
+        let grid = Self { scale, slots, chunks, places: places(problem) };
+        let mut firsts = vec![Vec::new(); stages];
+        problem.cells.parts_first().for_each(|(first, end)| firsts[end - 1].push(first as u32));
+        let solver = Solver {
+            problem,
+            grid: &grid,
+            firsts,
+            shifted: Shifted::new(problem, &grid.scale),
+            sweeps: Sweeps::new(problem, &grid.scale),
+            late: AtomicBool::new(false),
+            deadline,
+        };
+        let threads =
+            std::thread::available_parallelism().map_or(1, usize::from).min(solver.grid.chunks.len());
+        std::thread::scope(|scope| {
+            for thread in 1..threads {
+                let solver = &solver;
+                scope.spawn(move || solver.run(thread, threads));
+            }
+            solver.run(0, threads);
+        });
+        let late = solver.late.into_inner();
+        (!late).then_some(grid)
+    }
+
+    /// A cell's overhead in units, in a room of so many slots.
+    fn at(&self, number: usize, slots: u64) -> u16 {
+        let slot = usize::try_from(slots).unwrap_or(usize::MAX).min(self.slots);
+        self.row(number, slot / LANES).map_or(NONE, |row| row.0[slot % LANES])
+    }
+
+    fn row(&self, number: usize, chunk: usize) -> Option<&Row> {
+        let (column, row) = self.places[number];
+        self.chunks[chunk][column as usize].get()?.get(row as usize)
+    }
+
+    /// Overhead in nanoseconds that no plan within `room` can do without; `None` when the grid is too small to say.
+    pub(super) fn bound(&self, problem: &Problem, room: u64) -> Option<u64> {
+        let slots = self.scale.slots_for_bound(room);
+        let whole = problem.cells.number(0, problem.chain.stages());
+        let units = self.at(whole, slots);
+        (slots <= self.slots as u64).then_some(u64::from(units).saturating_mul(self.scale.unit))
+    }
+
+    /// Whether the overhead of every plan within `room` is too large for the grid's units.
+    pub(super) fn overflows(&self, problem: &Problem, room: u64) -> bool {
+        let whole = problem.cells.number(0, problem.chain.stages());
+        self.at(whole, self.scale.slots_for_bound(room)) == NONE
+    }
+
+    /// What the cell should begin with in a room of so many bytes. The grid says what is fast; whether it fits is asked
+    /// to the byte, so a room that can be met is always met.
+    pub(super) fn choose(
+        &self,
+        problem: &Problem,
+        first: usize,
+        end: usize,
+        room: u64,
+    ) -> Option<(Choice, u64)> {
+        let Problem { chain, cells, .. } = problem;
+        let guess = |first: usize, end: usize, room: u64| match first == end {
+            true => 0,
+            false => match self.at(cells.number(first, end), room / self.scale.slot) {
+                // Possible to the byte, but not on the grid: only when there is nothing else.
+                NONE => u64::from(NONE) * 4,
+                units => u64::from(units),
+            },
+        };
+        let mut best: Option<(u64, Choice, u64)> = None;
+        for (way, tape) in chain.tapes[first].iter().enumerate() {
+            if room >= chain.tape_need(tape, end) {
+                let left = room - tape.bytes;
+                if left >= problem.least_room(first + 1, end) {
+                    let overhead = guess(first + 1, end, left) + tape.excess / self.scale.unit;
+                    if best.is_none_or(|best| overhead < best.0) {
+                        best = Some((overhead, Choice::Tape(way), left));
+                    }
+                }
+            }
+        }
+        let mut sweep = 0;
+        for middle in first + 1..end {
+            sweep = chain.sweep_need(first, middle - 1).saturating_add(chain.waiting(end)).max(sweep);
+            let forward = chain.forward(first, middle) / self.scale.unit;
+            let too_slow = best.is_some_and(|best| forward >= best.0);
+            if chain.pinned(middle - 1, middle) || sweep > room || too_slow {
+                break;
+            }
+            let Some(left) = room.checked_sub(chain.boundary[middle]) else { continue };
+            if left < problem.least_room(middle, end) || room < problem.least_room(first, middle) {
+                continue;
+            }
+            let overhead = guess(middle, end, left) + guess(first, middle, room) + forward;
+            if best.is_none_or(|best| overhead < best.0) {
+                best = Some((overhead, Choice::Sweep(middle), left));
+            }
+        }
+        best.map(|(_, choice, left)| (choice, left))
+    }
+}
+
+fn places(problem: &Problem) -> Vec<(u32, u32)> {
+    let mut places = vec![(0, 0); problem.cells.count()];
+    let mut rows = vec![0; problem.chain.stages()];
+    for (first, end) in problem.cells.parts_first() {
+        places[problem.cells.number(first, end)] = (end as u32 - 1, rows[end - 1]);
+        rows[end - 1] += 1;
+    }
+    places
+}
+
+/// Cells with their input paid: the same overheads, that many slots further. Numbered column by column, so that the
+/// cells that end at one boundary lie side by side.
+struct Shifted {
+    numbers: Vec<u32>,
+    count: usize,
+    /// The cells that are the first of their shifted number, column by column, the last stage first.
+    firsts: Vec<Vec<u32>>,
+}
+
+impl Shifted {
+    fn new(problem: &Problem, scale: &Scale) -> Self {
+        let Problem { chain, cells, .. } = problem;
+        let stages = chain.stages();
+        let mut numbers = Vec::with_capacity(stages * (stages + 1) / 2);
+        let mut firsts = vec![Vec::new(); stages];
+        // Nearly every cell is shifted by one amount only.
+        let mut usual: Vec<Option<(u32, u32)>> = vec![None; cells.count()];
+        let mut others: HashMap<(usize, u32), u32> = HashMap::new();
+        let mut count = 0;
+        for end in 1..=stages {
+            for first in 0..end {
+                let cell = cells.number(first, end);
+                let shift = scale.boundary_slots(chain.boundary[first]);
+                let known = match usual[cell] {
+                    Some((amount, number)) if amount == shift => Some(number),
+                    Some(_) => others.get(&(cell, shift)).copied(),
+                    None => None,
+                };
+                if known.is_none() {
+                    firsts[end - 1].push(first as u32);
+                }
+                numbers.push(known.unwrap_or_else(|| {
+                    match usual[cell] {
+                        None => usual[cell] = Some((shift, count)),
+                        Some(_) => {
+                            others.insert((cell, shift), count);
+                        }
+                    }
+                    count += 1;
+                    count - 1
+                }));
+            }
+        }
+        firsts.iter_mut().for_each(|column| column.reverse());
+        Self { numbers, count: count as usize, firsts }
+    }
+
+    /// The numbers of the cells that end at `end`, by their first stage.
+    fn column(&self, end: usize) -> &[u32] {
+        &self.numbers[end * (end - 1) / 2..][..end]
+    }
+}
+
+/// Sweeps from each stage to each later boundary: the room they need, and the units they take.
+struct Sweeps {
+    stages: usize,
+    needs: Vec<u64>,
+    units: Vec<u16>,
+}
+
+impl Sweeps {
+    fn new(problem: &Problem, scale: &Scale) -> Self {
+        let chain = &problem.chain;
+        let stages = chain.stages();
+        let (mut needs, mut units) = (Vec::new(), Vec::new());
+        for first in 0..stages {
+            let mut need = 0;
+            for middle in first + 1..stages {
+                let own = match chain.pinned(middle - 1, middle) {
+                    true => NEVER,
+                    false => chain.sweep_need(first, middle - 1),
+                };
+                need = own.max(need);
+                needs.push(need);
+                units.push(scale.units(chain.forward(first, middle)));
+            }
+        }
+        Self { stages, needs, units }
+    }
+
+    /// The needs and units of the sweeps from `first`, the shortest first.
+    fn from(&self, first: usize) -> (&[u64], &[u16]) {
+        let start = first * (2 * self.stages - first - 1) / 2;
+        let length = self.stages - first - 1;
+        (&self.needs[start..][..length], &self.units[start..][..length])
+    }
+}
+
+struct Solver<'a> {
+    problem: &'a Problem,
+    grid: &'a Grid,
+    /// The different cells, column by column, the last stage first.
+    firsts: Vec<Vec<u32>>,
+    shifted: Shifted,
+    sweeps: Sweeps,
+    late: AtomicBool,
+    deadline: Instant,
+}
+
+/// What a thread keeps of the chunk it is at.
+struct Chunk {
+    index: usize,
+    /// The room of the first lane, in slots.
+    start: usize,
+    /// The rows of the cells, by their number.
+    rows: Vec<Row>,
+    /// The rows of the cells with their input paid, by their shifted number.
+    shifted: Vec<Row>,
+}
+
+impl Solver<'_> {
+    /// Solves every chunk whose turn is this thread's.
+    fn run(&self, thread: usize, threads: usize) {
+        let arch = pulp::Arch::new();
+        let mut chunk = Chunk {
+            index: 0,
+            start: 0,
+            rows: vec![Row::NONE; self.problem.cells.count()],
+            shifted: vec![Row::NONE; self.shifted.count],
+        };
+        for index in (thread..self.grid.chunks.len()).step_by(threads) {
+            (chunk.index, chunk.start) = (index, index * LANES);
+            for end in 1..=self.problem.chain.stages() {
+                if !self.wait_for_earlier(index, end) {
+                    return;
+                }
+                self.solve_column(&arch, &mut chunk, end);
+            }
+        }
+    }
+
+    /// Waits until the chunk before has this column; false when time is up.
+    fn wait_for_earlier(&self, index: usize, end: usize) -> bool {
+        if Instant::now() > self.deadline {
+            self.late.store(true, Ordering::Relaxed);
+        }
+        let Some(earlier) = index.checked_sub(1) else { return !self.late.load(Ordering::Relaxed) };
+        let column = &self.grid.chunks[earlier][end - 1];
+        let mut tries = 0u32;
+        while column.get().is_none() {
+            if self.late.load(Ordering::Relaxed) {
+                return false;
+            }
+            tries += 1;
+            match tries < 200 {
+                true => std::hint::spin_loop(),
+                false => std::thread::yield_now(),
+            }
+        }
+        !self.late.load(Ordering::Relaxed)
+    }
+
+    fn solve_column(&self, arch: &pulp::Arch, chunk: &mut Chunk, end: usize) {
+        let cells = &self.problem.cells;
+        let mut column = Vec::with_capacity(self.firsts[end - 1].len());
+        let mut shifts = self.shifted.firsts[end - 1].iter().map(|first| *first as usize).peekable();
+        // Both lists fall; a cell is solved before it is shifted, and shifted before an earlier stage asks for it.
+        for first in self.firsts[end - 1].iter().map(|first| *first as usize) {
+            while let Some(shifted) = shifts.next_if(|shifted| *shifted > first) {
+                self.shift(chunk, shifted, end);
+            }
+            let row = self.solve(arch, chunk, first, end);
+            chunk.rows[cells.number(first, end)] = row;
+            column.push(row);
+        }
+        shifts.for_each(|shifted| self.shift(chunk, shifted, end));
+        // Only this thread has this chunk: nothing was there.
+        let _ = self.grid.chunks[chunk.index][end - 1].set(column.into_boxed_slice());
+    }
+
+    /// Pays for the cell's input.
+    fn shift(&self, chunk: &mut Chunk, first: usize, end: usize) {
+        let slots = self.grid.scale.boundary_slots(self.problem.chain.boundary[first]);
+        let row = self.window(chunk, self.problem.cells.number(first, end), slots);
+        chunk.shifted[self.shifted.column(end)[first] as usize] = row;
+    }
+
+    /// A cell's row, `shift` slots further: lane `i` is the cell at the room of lane `i` less `shift`.
+    fn window(&self, chunk: &Chunk, number: usize, shift: u32) -> Row {
+        let mut row = Row::NONE;
+        let Some(last) = (chunk.start + LANES - 1).checked_sub(shift as usize) else { return row };
+        let source = |index: usize| match index == chunk.index {
+            true => Some(&chunk.rows[number]),
+            false => self.grid.row(number, index),
+        };
+        // The last lanes come from the chunk of `last`, the first ones from the chunk before it.
+        let split = last % LANES + 1;
+        if let Some(upper) = source(last / LANES) {
+            row.0[LANES - split..].copy_from_slice(&upper.0[..split]);
+        }
+        if let Some(lower) = (last / LANES).checked_sub(1).and_then(source) {
+            row.0[..LANES - split].copy_from_slice(&lower.0[split..]);
+        }
+        row
+    }
+
+    fn solve(&self, arch: &pulp::Arch, chunk: &Chunk, first: usize, end: usize) -> Row {
+        let Problem { chain, cells, .. } = self.problem;
+        let scale = &self.grid.scale;
+        let mut row = Row::NONE;
+        if !chain.may_run(first, end) {
+            return row;
+        }
+        // Once nothing is recomputed, more room changes nothing.
+        let before =
+            chunk.index.checked_sub(1).and_then(|index| self.grid.row(cells.number(first, end), index));
+        if before.is_some_and(|row| row.0[LANES - 1] == 0) {
+            return Row::ZERO;
+        }
+        for tape in &chain.tapes[first] {
+            let need = scale.slots(chain.tape_need(tape, end)) as usize;
+            if need < chunk.start + LANES {
+                let rest = match first + 1 == end {
+                    true => Row::ZERO,
+                    false => self.window(chunk, cells.number(first + 1, end), scale.slots(tape.bytes)),
+                };
+                let excess = scale.units(tape.excess);
+                for lane in need.saturating_sub(chunk.start)..LANES {
+                    row.0[lane] = row.0[lane].min(rest.0[lane].saturating_add(excess));
+                }
+            }
+        }
+        if first + 1 == end {
+            return row;
+        }
+        let (needs, units) = self.sweeps.from(first);
+        let (needs, units) = (&needs[..end - first - 1], &units[..end - first - 1]);
+        // Sweeps that every lane has room for, and those that some have.
+        let within = |slot: usize| {
+            let most = scale.most_bytes(slot as u64).and_then(|most| most.checked_sub(chain.waiting(end)));
+            most.map_or(0, |most| needs.partition_point(|need| *need <= most))
+        };
+        let (full, some) = (within(chunk.start), within(chunk.start + LANES - 1));
+        let before = cells.row(first);
+        let after = &self.shifted.column(end)[first + 1..];
+        let sums = |row: &mut Row, sweeps: Range<usize>| {
+            arch.dispatch(LeastSum {
+                row,
+                shifted: &chunk.shifted,
+                after: &after[sweeps.clone()],
+                rows: &chunk.rows,
+                before: &before[sweeps.clone()],
+                units: &units[sweeps],
+            });
+        };
+        sums(&mut row, 0..full);
+        // Needs rise with the sweep and mostly stay: sweeps of one need are done together.
+        let mut sweep = full;
+        while sweep < some {
+            let next = sweep + needs[sweep..some].partition_point(|need| *need == needs[sweep]);
+            let mut sum = Row::NONE;
+            sums(&mut sum, sweep..next);
+            let need = scale.slots(needs[sweep].saturating_add(chain.waiting(end))) as usize;
+            for lane in need.saturating_sub(chunk.start)..LANES {
+                row.0[lane] = row.0[lane].min(sum.0[lane]);
+            }
+            sweep = next;
+        }
+        row
+    }
+}
+
+/// Sweeps between two looks at whether the rest can still matter.
+const STRIDE: usize = 16;
+
+/// Lowers each lane of `row` to the least `after + before + units` of all sweeps.
+struct LeastSum<'a> {
+    row: &'a mut Row,
+    shifted: &'a [Row],
+    after: &'a [u32],
+    rows: &'a [Row],
+    before: &'a [u32],
+    units: &'a [u16],
+}
+
+impl pulp::NullaryFnOnce for LeastSum<'_> {
+    type Output = ();
+
+    // Inlined into a function that may use the widest instructions of the machine it runs on.
+    #[inline(always)]
+    fn call(self) {
+        let mut least = self.row.0;
+        let after = self.after.chunks(STRIDE);
+        let strides = after.zip(self.before.chunks(STRIDE)).zip(self.units.chunks(STRIDE));
+        for ((after, before), units) in strides {
+            // Sweeps get longer: once the sweep alone is slower than what every lane has, so are all that follow.
+            let worst = least.iter().fold(0, |worst, lane| worst.max(*lane));
+            if units.first().is_some_and(|units| *units >= worst) {
+                break;
+            }
+            let rows =
+                |sweep: usize| (&self.shifted[after[sweep] as usize].0, &self.rows[before[sweep] as usize].0);
+            let sum = |after: &[u16; LANES], before: &[u16; LANES], lane: usize, units: u16| {
+                after[lane].saturating_add(before[lane]).saturating_add(units)
+            };
+            // Two at a time: `least` is read and written half as often.
+            let count = after.len();
+            for pair in 0..count / 2 {
+                let (one, two) = (2 * pair, 2 * pair + 1);
+                let ((after_one, before_one), (after_two, before_two)) = (rows(one), rows(two));
+                let (units_one, units_two) = (units[one], units[two]);
+                for lane in 0..LANES {
+                    let one = sum(after_one, before_one, lane, units_one);
+                    let two = sum(after_two, before_two, lane, units_two);
+                    least[lane] = least[lane].min(one.min(two));
+                }
+            }
+            if count % 2 == 1 {
+                let (after, before) = rows(count - 1);
+                let units = units[count - 1];
+                for lane in 0..LANES {
+                    least[lane] = least[lane].min(sum(after, before, lane, units));
+                }
+            }
+        }
+        self.row.0 = least;
+    }
+}

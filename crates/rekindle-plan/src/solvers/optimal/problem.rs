@@ -1,0 +1,34 @@
+//! A chain with its different cells and the least room of each.
+
+use super::cells::Cells;
+use super::chain::{Chain, NEVER};
+use super::smallest;
+
+/// What every way of solving starts from.
+#[derive(Debug)]
+pub(super) struct Problem {
+    pub(super) chain: Chain,
+    pub(super) cells: Cells,
+    /// The least room of each cell, by its number, exactly.
+    pub(super) rooms: Vec<u64>,
+}
+
+impl Problem {
+    pub(super) fn new(chain: Chain) -> Self {
+        let cells = Cells::new(&chain);
+        let rooms = smallest::rooms(&chain, &cells);
+        Self { chain, cells, rooms }
+    }
+
+    /// The least room of a cell; none for an empty one.
+    pub(super) fn least_room(&self, first: usize, end: usize) -> u64 {
+        if first == end { 0 } else { self.rooms[self.cells.number(first, end)] }
+    }
+
+    /// The smallest budget there is a plan for; `None` when pinned stages leave none.
+    pub(super) fn smallest_budget(&self) -> Option<u64> {
+        let room = self.least_room(0, self.chain.stages());
+        let budget = room.checked_add(self.chain.boundary[0])?;
+        (room != NEVER).then_some(budget)
+    }
+}

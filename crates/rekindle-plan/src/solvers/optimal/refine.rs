@@ -1,0 +1,255 @@
+//! From a coarse grid to a fine one, until the plan and the bound are close enough.
+
+use std::time::{Duration, Instant};
+
+use super::chain::Chain;
+use super::choice::{self, Choice};
+use super::exact::{self, Staircases};
+use super::grid::Grid;
+use super::knapsack;
+use super::problem::Problem;
+use super::scale::Scale;
+use crate::{Action, Gap};
+
+/// The most memory a grid may take.
+const MOST_BYTES: u64 = 1_800 << 20;
+
+/// Overheads of a grid lie below this, so that a sum of a few can still be told from one that is too large.
+const MOST_UNITS: u64 = 60_000;
+
+/// What was found so far for a room.
+pub(super) struct Search<'a> {
+    chain: &'a Chain,
+    pub(super) room: u64,
+    gap: Gap,
+    deadline: Instant,
+    /// The fastest plan, with its overhead.
+    pub(super) best: Option<(u64, Vec<Action>)>,
+    /// Overhead that no persistent plan can do without.
+    pub(super) bound: u64,
+}
+
+impl<'a> Search<'a> {
+    pub(super) fn new(chain: &'a Chain, room: u64, gap: Gap, deadline: Instant) -> Self {
+        Self { chain, room, gap, deadline, best: None, bound: knapsack::bound(chain, room) }
+    }
+
+    /// Tapes every stage in its fastest way, when there is room.
+    pub(super) fn store_all(&mut self) -> bool {
+        if self.room < self.chain.store_all_room() {
+            return false;
+        }
+        let fastest = |first: usize, _, ()| Some((Choice::Tape(self.chain.fastest(first)), ()));
+        let actions = choice::actions(self.chain, (), fastest);
+        self.best = actions.map(|actions| (0, actions));
+        self.best.is_some()
+    }
+
+    /// Solves a short chain exactly.
+    pub(super) fn exactly(&mut self, problem: &Problem) -> bool {
+        let Some(stairs) = Staircases::new(problem, self.room) else { return false };
+        let whole = stairs.of(problem, 0, problem.chain.stages());
+        let Some(overhead) = exact::at(whole, self.room) else { return false };
+        let choose = |first, end, room| stairs.choose(problem, first, end, room);
+        self.best = choice::actions(&problem.chain, self.room, choose).map(|actions| (overhead, actions));
+        self.bound = overhead;
+        true
+    }
+
+    /// Looks for a plan of groups of stages, each taped or swept as one. Says nothing about what is possible; but where
+    /// there is room for a good part of the tapes it comes close to the knapsack's bound in no time.
+    pub(super) fn in_groups(&mut self, size: usize) -> bool {
+        let problem = Problem::new(self.chain.grouped(size));
+        if self.room < problem.least_room(0, problem.chain.stages()) {
+            return false;
+        }
+        let mut most = self.first_guess();
+        for slots in [512, 2_048] {
+            if self.late() {
+                break;
+            }
+            let Some(grid) = self.grid(&problem, slots, &mut most) else { break };
+            self.take(plan(&problem, &grid, self.room));
+            if self.close() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Refines a grid of all stages until the plan is close enough to the bound, or time or memory is up.
+    pub(super) fn on_grids(&mut self, problem: &Problem) {
+        let mut slots = first_slots(problem.chain.stages());
+        let mut most = self.best.as_ref().map_or(self.first_guess(), |best| best.0);
+        loop {
+            let start = Instant::now();
+            let Some(grid) = self.grid(problem, slots, &mut most) else { return };
+            self.bound = self.bound.max(grid.bound(problem, self.room).unwrap_or(0));
+            self.take(plan(problem, &grid, self.room));
+            let exact = grid.scale.is_exact() && grid.scale.unit == 1;
+            // Twice the slots take about twice as long: do not begin what cannot end.
+            let late = start + start.elapsed() * 3 > self.deadline;
+            if exact || self.close() || late || Grid::bytes(problem, 5 * slots / 2) > MOST_BYTES {
+                return;
+            }
+            (slots, most) = (2 * slots, self.best.as_ref().map_or(most, |best| best.0));
+        }
+    }
+
+    /// Most plans run no stage more than twice; those that do are found on a coarser scale of time.
+    fn first_guess(&self) -> u64 {
+        let forward = self.chain.forward(0, self.chain.stages());
+        self.bound.saturating_mul(2).max(forward).min(slowest(self.chain))
+    }
+
+    /// A grid of about `slots` slots; `most` grows until the overhead of the fastest plan can be told on it.
+    fn grid(&self, problem: &Problem, slots: u64, most: &mut u64) -> Option<Grid> {
+        // The first grid is always made: without it there is no plan.
+        let until = match self.best.is_none() {
+            true => Instant::now() + Duration::from_secs(3600),
+            false => self.deadline,
+        };
+        loop {
+            let grid = grid(problem, self.room, slots, *most / MOST_UNITS + 1, until)?;
+            if *most >= slowest(self.chain) || !grid.overflows(problem, self.room) {
+                return Some(grid);
+            }
+            *most = most.saturating_mul(8).min(slowest(self.chain));
+        }
+    }
+
+    fn take(&mut self, found: Option<(u64, Vec<Action>)>) {
+        if let Some(found) = found
+            && self.best.as_ref().is_none_or(|best| found.0 < best.0)
+        {
+            self.best = Some(found);
+        }
+    }
+
+    /// Whether the plan is as close to the bound as was asked.
+    pub(super) fn close(&self) -> bool {
+        let Some((overhead, _)) = &self.best else { return false };
+        let left = overhead.saturating_sub(self.bound) as f64;
+        left <= self.gap.get() * self.chain.base.saturating_add(*overhead) as f64
+    }
+
+    pub(super) fn late(&self) -> bool {
+        self.best.is_some() && Instant::now() > self.deadline
+    }
+}
+
+/// The slots of the first grid: enough to tell a stage's tape from nothing.
+fn first_slots(stages: usize) -> u64 {
+    (2 * stages as u64).clamp(256, 2_048)
+}
+
+/// A grid of about `slots` slots that can bound what happens in `room`.
+fn grid(problem: &Problem, room: u64, slots: u64, unit: u64, until: Instant) -> Option<Grid> {
+    let scale = Scale::new(&problem.chain, room.max(1), slots, unit);
+    let needed = scale.slots_for_bound(room);
+    Grid::new(problem, scale, needed, until)
+}
+
+/// The plan a grid leads to, with its true overhead.
+pub(super) fn plan(problem: &Problem, grid: &Grid, room: u64) -> Option<(u64, Vec<Action>)> {
+    let mut overhead = 0u64;
+    let choose = |first, end, room| {
+        let (choice, left) = grid.choose(problem, first, end, room)?;
+        let more = match choice {
+            Choice::Tape(way) => problem.chain.tapes[first][way].excess,
+            Choice::Sweep(middle) => problem.chain.forward(first, middle),
+        };
+        overhead = overhead.saturating_add(more);
+        Some((choice, left))
+    };
+    let actions = choice::actions(&problem.chain, room, choose)?;
+    Some((overhead, actions))
+}
+
+/// More overhead than any plan needs: every stage from the region's input.
+fn slowest(chain: &Chain) -> u64 {
+    let forward = chain.forward(0, chain.stages());
+    let excess = chain.tapes.iter().flatten().map(|tape| tape.excess);
+    excess.fold(forward.saturating_mul(chain.stages() as u64), u64::saturating_add)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+mod tests {
+    use super::*;
+    use crate::{Bytes, Nanos, Profile, StageProfile, TapeOption, simulate};
+    use proptest::prelude::*;
+
+    prop_compose! {
+        fn stage()(
+            (output, own, forward, backward) in (0..3_000u64, 0..40_000u64, 0..900u64, 0..900u64),
+            (forward_extra, backward_extra) in (0..2_000u64, 0..2_000u64),
+            (light, pinned) in (proptest::option::of(0..100u64), 0..12u8),
+        ) -> StageProfile {
+            let light = light.map(|percent| TapeOption {
+                name: "light".parse().unwrap(),
+                tape_bytes: Bytes::new(output + own * percent / 100),
+                forward_ns: Nanos::new(forward + 7),
+                backward_ns: Nanos::new(backward),
+            });
+            StageProfile {
+                name: "stage".to_owned(),
+                output_bytes: Bytes::new(output),
+                tape_bytes: Bytes::new(output + own),
+                forward_ns: Nanos::new(forward),
+                backward_ns: Nanos::new(backward),
+                forward_extra_bytes: Bytes::new(forward_extra),
+                backward_extra_bytes: Bytes::new(backward_extra),
+                pinned: pinned == 0,
+                options: light.into_iter().collect(),
+                ..StageProfile::default()
+            }
+        }
+    }
+
+    fn chain() -> impl Strategy<Value = Profile> {
+        // A few kinds of stages in any order: neighbours are often alike.
+        let kinds = proptest::collection::vec(stage(), 1..6);
+        (kinds, proptest::collection::vec(0..6usize, 1..14)).prop_map(|(kinds, order)| {
+            let stages = order.iter().map(|kind| kinds[kind % kinds.len()].clone()).collect();
+            Profile::new("kinds", "none", Bytes::new(500), stages).unwrap()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn a_grid_bounds_the_optimum_from_below_and_its_plan_from_above(
+            profile in chain(), part in 0..1000u64, slots in 8..700u64, time in 1..50u64, size in 1..4usize,
+        ) {
+            let whole = Chain::new(&profile);
+            let problem = Problem::new(whole.clone());
+            let least = problem.least_room(0, whole.stages());
+            prop_assume!(least != super::super::chain::NEVER);
+            let room = least + whole.store_all_room().saturating_sub(least) * part / 1000;
+            let stairs = Staircases::new(&problem, room).unwrap();
+            let optimum = exact::at(stairs.of(&problem, 0, whole.stages()), room).unwrap();
+            prop_assert!(knapsack::bound(&whole, room) <= optimum);
+
+            let later = Instant::now() + Duration::from_secs(60);
+            let grid = grid(&problem, room, slots, time, later).unwrap();
+            let bound = grid.bound(&problem, room).unwrap();
+            prop_assert!(bound <= optimum || grid.overflows(&problem, room), "{} over {}", bound, optimum);
+            let (overhead, actions) = plan(&problem, &grid, room).unwrap();
+            prop_assert!(overhead >= optimum);
+            let found = simulate(&profile, &actions).unwrap();
+            prop_assert!(found.peak_bytes.get() <= room + whole.boundary[0]);
+            prop_assert_eq!(found.step_ns.get(), whole.base + overhead);
+
+            let mut search = Search::new(&whole, room, Gap::ZERO, later);
+            search.in_groups(size);
+            if let Some((overhead, actions)) = search.best {
+                prop_assert!(overhead >= optimum);
+                let found = simulate(&profile, &actions).unwrap();
+                prop_assert!(found.peak_bytes.get() <= room + whole.boundary[0]);
+                prop_assert_eq!(found.step_ns.get(), whole.base + overhead);
+            }
+        }
+    }
+}
