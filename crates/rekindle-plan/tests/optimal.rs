@@ -114,6 +114,9 @@ fn short_chain(stages: std::ops::Range<usize>) -> impl Strategy<Value = Profile>
 
 fn check_against_exhaustive(profile: &Profile) {
     let expected = exhaustive_frontier(profile);
+    let frontier = optimal::frontier(profile, &Request::default()).unwrap();
+    let found: Vec<_> = frontier.points().iter().map(|point| (point.budget_bytes, point.step_ns)).collect();
+    assert_eq!(found, expected);
     let (smallest, _) = expected[0];
     assert_eq!(optimal::smallest_budget(profile), Ok(smallest));
     for (budget, time) in &expected {
@@ -122,6 +125,7 @@ fn check_against_exhaustive(profile: &Profile) {
         assert_eq!(plan.predicted.lower_bound_ns, *time);
         assert_eq!(plan.status, Status::Optimal);
         assert!(plan.predicted.peak_bytes <= *budget);
+        assert_eq!(frontier.plan(profile, *budget).unwrap().predicted.step_ns, *time);
     }
     if let Some(below) = smallest.get().checked_sub(1) {
         let error = optimal::solve(profile, &Request::new(Bytes::new(below))).unwrap_err();
@@ -152,4 +156,175 @@ proptest! {
     fn the_optimum_of_seven_stages_is_what_exhaustive_search_finds(profile in short_chain(7..8)) {
         check_against_exhaustive(&profile);
     }
+}
+
+/// Stages of a few kinds or of many, with sizes as models have them.
+fn long_chain(stages: std::ops::Range<usize>) -> impl Strategy<Value = Profile> {
+    let kind = (1..9_000u64, 0..90_000u64, 1..900_000u64, 1..900_000u64, proptest::option::of(20..90u64));
+    (proptest::collection::vec(kind, 1..90), stages, 0..7_000u64).prop_map(|(kinds, count, input)| {
+        let stage = |index: usize| {
+            let (output, own, forward, backward, light) = kinds[index * 7 % kinds.len()];
+            let light = light.map(|percent| TapeOption {
+                name: name("light"),
+                tape_bytes: Bytes::new(output + own * percent / 100),
+                forward_ns: Nanos::new(forward),
+                backward_ns: Nanos::new(backward + forward / 5),
+            });
+            StageProfile {
+                name: format!("stage.{index}"),
+                output_bytes: Bytes::new(output),
+                tape_bytes: Bytes::new(output + own),
+                forward_ns: Nanos::new(forward),
+                backward_ns: Nanos::new(backward),
+                forward_extra_bytes: Bytes::new(own / 9),
+                options: light.into_iter().collect(),
+                ..StageProfile::default()
+            }
+        };
+        Profile::new("long", "none", Bytes::new(input), (0..count).map(stage).collect()).unwrap()
+    })
+}
+
+fn check_plan(profile: &Profile, plan: &Plan, budget: Bytes) {
+    let (_, found) = plan.judge(profile).unwrap();
+    assert!(found.peak_bytes <= budget, "{} over {}", found.peak_bytes.get(), budget.get());
+    assert!(plan.predicted.lower_bound_ns <= plan.predicted.step_ns);
+    match plan.status {
+        Status::Optimal => assert_eq!(plan.predicted.lower_bound_ns, plan.predicted.step_ns),
+        Status::Feasible(gap) => assert!(gap.get() > 0.0 && gap.get() < 1.0),
+        _ => panic!("{:?}", plan.status),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn long_chains_are_planned_within_the_budget_and_close_to_the_bound(
+        profile in long_chain(60..160), part in 1..100u64,
+    ) {
+        let smallest = optimal::smallest_budget(&profile).unwrap().get();
+        let all = Plan::by_rule(&profile, Rule::StoreAll, None).unwrap().predicted.peak_bytes.get();
+        let budget = Bytes::new(smallest + (all - smallest) * part / 100);
+        let mut request = Request::new(budget);
+        request.time_limit = Duration::from_secs(60);
+        let plan = optimal::solve(&profile, &request).unwrap();
+        check_plan(&profile, &plan, budget);
+        if let Status::Feasible(gap) = plan.status {
+            prop_assert!(gap <= Gap::ONE_PERCENT, "{:?}", gap);
+        }
+        // The same input gives the same plan.
+        prop_assert_eq!(optimal::solve(&profile, &request).unwrap(), plan);
+    }
+
+    #[test]
+    fn the_frontier_of_a_long_chain_is_monotone_and_its_ends_are_exact(profile in long_chain(60..120)) {
+        let frontier = optimal::frontier(&profile, &Request::default()).unwrap();
+        let points = frontier.points();
+        for pair in points.windows(2) {
+            prop_assert!(pair[0].budget_bytes < pair[1].budget_bytes);
+            prop_assert!(pair[0].step_ns > pair[1].step_ns);
+            prop_assert!(pair[0].lower_bound_ns >= pair[1].lower_bound_ns);
+        }
+        for point in points {
+            prop_assert!(point.lower_bound_ns <= point.step_ns);
+            let plan = frontier.plan(&profile, point.budget_bytes).unwrap();
+            check_plan(&profile, &plan, point.budget_bytes);
+        }
+        let last = points[points.len() - 1];
+        prop_assert_eq!(last.step_ns, profile.lower_bound());
+        prop_assert_eq!(points[0].budget_bytes, optimal::smallest_budget(&profile).unwrap());
+        let below = Bytes::new(points[0].budget_bytes.get() - 1);
+        let refused = matches!(frontier.plan(&profile, below), Err(SolveError::BudgetTooSmall { .. }));
+        prop_assert!(refused);
+        prop_assert!(frontier.at(below).is_none());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn one_more_option_never_hurts(profile in short_chain(1..9), part in 0..100u64, at in 0..9usize, tape in 0..100u64) {
+        let smallest = optimal::smallest_budget(&profile).unwrap().get();
+        let all = Plan::by_rule(&profile, Rule::StoreAll, None).unwrap().predicted.peak_bytes.get();
+        let request = Request::new(Bytes::new(smallest.max(smallest + (all.max(smallest) - smallest) * part / 100)));
+        let plan = optimal::solve(&profile, &request).unwrap();
+        let mut stages = profile.stages().to_vec();
+        let at = at % stages.len();
+        let stage = &mut stages[at];
+        let own = stage.tape_bytes.get() - stage.output_bytes.get();
+        stage.options.push(TapeOption {
+            name: name("another"),
+            tape_bytes: Bytes::new(stage.output_bytes.get() + own * tape / 100),
+            forward_ns: stage.forward_ns,
+            backward_ns: Nanos::new(stage.backward_ns.get() + 5),
+        });
+        let with = Profile::new("with", "none", profile.input_bytes(), stages).unwrap();
+        let better = optimal::solve(&with, &request).unwrap();
+        prop_assert!(better.predicted.step_ns <= plan.predicted.step_ns);
+    }
+
+    #[test]
+    fn a_margin_leaves_room_for_everything_to_be_larger(profile in short_chain(1..9), percent in 0..60u32) {
+        let margin = f64::from(percent) / 100.0;
+        let all = Plan::by_rule(&profile, Rule::StoreAll, None).unwrap().predicted.peak_bytes;
+        match optimal::solve(&profile, &Request::new(all).margin(margin)) {
+            Ok(plan) => {
+                prop_assert!(plan.predicted.peak_bytes.get() as f64 * (1.0 + margin) <= all.get() as f64 + 1e-6);
+                prop_assert_eq!(plan.budget_bytes, Some(all));
+            }
+            Err(error) => prop_assert!(matches!(error, SolveError::BudgetTooSmall { .. }), "{}", error),
+        }
+    }
+}
+
+#[test]
+fn a_thousand_equal_blocks_are_planned_to_within_a_percent() {
+    let profile = uniform(1_000, 1 << 18, 33 << 18);
+    for percent in [3, 10, 40, 80] {
+        let all = 33 * (1u64 << 18) * 1_000;
+        let budget = Bytes::new(all / 100 * percent);
+        let plan = optimal::solve(&profile, &Request::new(budget)).unwrap();
+        check_plan(&profile, &plan, budget);
+        match plan.status {
+            Status::Feasible(gap) => assert!(gap <= Gap::ONE_PERCENT, "{percent}%: {gap:?}"),
+            status => assert_eq!(status, Status::Optimal),
+        }
+    }
+}
+
+#[test]
+fn odd_chains_have_an_answer_or_an_error_that_says_why() {
+    let solve = |profile: &Profile, budget: u64| optimal::solve(profile, &Request::new(Bytes::new(budget)));
+    // One stage.
+    let one = uniform(1, 3, 10);
+    assert_eq!(optimal::smallest_budget(&one), Ok(Bytes::new(16)));
+    assert_eq!(solve(&one, 16).unwrap().predicted.forwards, 1);
+    assert!(
+        matches!(solve(&one, 0), Err(SolveError::BudgetTooSmall { smallest_bytes, .. }) if smallest_bytes.get() == 16)
+    );
+    // Nothing weighs anything, nothing takes any time.
+    let stage = StageProfile { name: "nothing".to_owned(), ..StageProfile::default() };
+    let nothing = Profile::new("nothing", "none", Bytes::ZERO, vec![stage; 300]).unwrap();
+    assert_eq!(solve(&nothing, 0).unwrap().status, Status::Optimal);
+    // Sizes near the end of what can be written down.
+    let huge = uniform(7, 1 << 57, 1 << 60);
+    assert!(matches!(solve(&huge, 1 << 60), Err(SolveError::BudgetTooSmall { .. })));
+    assert_eq!(solve(&huge, 3 << 60).unwrap().predicted.peak_bytes.get() >> 60, 2);
+    let huge = uniform(120, 1 << 50, 1 << 56);
+    check_plan(&huge, &solve(&huge, 1 << 60).unwrap(), Bytes::new(1 << 60));
+    // No budget.
+    let error = optimal::solve(&one, &Request::with_slots(3)).unwrap_err();
+    assert_eq!(error.to_string(), "`optimal` needs a budget");
+}
+
+#[test]
+fn a_hundred_thousand_stages_are_planned_in_groups_or_refused() {
+    let long = uniform(100_000, 1 << 18, 33 << 18);
+    let budget = Bytes::new(33 * (1u64 << 18) * 30_000);
+    let plan = optimal::solve(&long, &Request::new(budget)).unwrap();
+    check_plan(&long, &plan, budget);
+    let error = optimal::solve(&long, &Request::new(Bytes::mebibytes(9))).unwrap_err();
+    assert!(matches!(error, SolveError::TooLong { stages: 100_000, .. }), "{error}");
 }

@@ -20,6 +20,7 @@ mod cells;
 mod chain;
 mod choice;
 mod exact;
+mod frontier;
 
 mod grid;
 mod knapsack;
@@ -29,6 +30,8 @@ mod scale;
 mod smallest;
 
 use std::time::Instant;
+
+pub use frontier::{Frontier, FrontierPoint};
 
 use chain::Chain;
 use refine::Search;
@@ -57,7 +60,7 @@ const MOST_STAGES: usize = 2_000;
 /// let profile = Profile::new("gpt", "flex", Bytes::mebibytes(1), (0..24).map(block).collect())?;
 /// let plan = optimal::solve(&profile, &Request::new(Bytes::mebibytes(400)))?;
 /// assert!(plan.predicted.peak_bytes <= Bytes::mebibytes(400));
-/// // Thirteen blocks are taped the first time; eleven run twice.
+/// // Twelve blocks are taped the first time; twelve run twice.
 /// assert_eq!(plan.predicted.forwards, 24 + 12);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -85,10 +88,7 @@ fn look(search: &mut Search<'_>, chain: &Chain, usable: Bytes) -> Result<(), Sol
     if search.store_all() {
         return Ok(());
     }
-    // Stages that are all different gain little from being taken together.
-    let kinds = cells::kinds(chain).into_iter().max().map_or(0, |most| most + 1);
-    let alike = kinds <= stages / 4 || stages > MOST_STAGES;
-    let mut size = if alike { stages.div_ceil(GROUPS) } else { 1 };
+    let mut size = if alike(chain) || stages > MOST_STAGES { stages.div_ceil(GROUPS) } else { 1 };
     while size > 1 {
         if search.in_groups(size) || search.late() {
             return Ok(());
@@ -109,6 +109,12 @@ fn look(search: &mut Search<'_>, chain: &Chain, usable: Bytes) -> Result<(), Sol
         search.on_grids(&problem);
     }
     Ok(())
+}
+
+/// Whether many stages repeat. Stages that are all different gain little from being taken together.
+fn alike(chain: &Chain) -> bool {
+    let kinds = cells::kinds(chain).into_iter().max().map_or(0, |most| most + 1);
+    kinds <= chain.stages() / 4
 }
 
 /// A chain is first looked at in so many groups.
@@ -146,6 +152,14 @@ fn too_small(problem: &Problem, usable: Bytes) -> SolveError {
 pub fn smallest_budget(profile: &Profile) -> Result<Bytes, SolveError> {
     let problem = whole(Chain::new(profile))?;
     problem.smallest_budget().map(Bytes::new).ok_or_else(|| too_large(problem.chain.stages()))
+}
+
+/// The cheapest time for every budget, from the smallest to the one that keeps everything.
+///
+/// # Errors
+/// When no budget has a plan.
+pub fn frontier(profile: &Profile, request: &Request) -> Result<Frontier, SolveError> {
+    Frontier::new(profile, request)
 }
 
 fn deadline(request: &Request) -> Instant {
