@@ -24,6 +24,7 @@ mod frontier;
 
 mod grid;
 mod knapsack;
+mod places;
 mod problem;
 mod refine;
 mod scale;
@@ -37,6 +38,7 @@ use chain::Chain;
 use refine::Search;
 
 use crate::{Action, Bytes, Nanos, Plan, Profile, Request, SolveError, Status};
+use places::Places;
 use problem::Problem;
 
 const NAME: &str = "optimal";
@@ -73,13 +75,52 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
     };
     let chain = Chain::new(profile);
     let usable = request.usable_bytes();
-    let Some(room) = usable.get().checked_sub(chain.boundary[0]) else {
-        return Err(too_small(&whole(chain)?, usable));
+    let room = usable.get().checked_sub(chain.boundary[0]);
+    let mut search = Search::new(&chain, room.unwrap_or(0), request.gap, deadline(request));
+    let on_device = match room {
+        Some(_) => look(&mut search, &chain, usable),
+        None => whole(chain.clone()).and_then(|problem| Err(too_small(&problem, usable))),
     };
-    let mut search = Search::new(&chain, room, request.gap, deadline(request));
-    look(&mut search, &chain, usable)?;
-    let Search { best, bound, .. } = search;
-    finish(profile, budget, best.map(|best| best.1), bound)
+    // When everything fits, there is nothing to move.
+    let all_fits = search.best.as_ref().is_some_and(|best| best.0 == 0);
+    let elsewhere =
+        if all_fits { None } else { Places::of(profile, &chain, room_or_least(&on_device, room)) };
+    let Some(places) = elsewhere else {
+        on_device?;
+        return finish(profile, budget, search.best.map(|best| best.1), search.bound);
+    };
+    let moved = room.and_then(|room| places.overhead(room).zip(places.actions(room)));
+    let bound = match (&moved, places.thinned) {
+        (Some((overhead, _)), false) => *overhead,
+        _ => knapsack::bound(&chain, room.unwrap_or(0)),
+    };
+    if moved.is_none()
+        && let Err(error) = on_device
+    {
+        return Err(smaller(error, &places));
+    }
+    let plans = search.best.into_iter().chain(moved);
+    let best = plans.min_by_key(|plan| plan.0).map(|plan| plan.1);
+    finish(profile, budget, best, bound)
+}
+
+/// The room that is asked for, or the least without places when that is more: the least with places is below it.
+fn room_or_least(on_device: &Result<(), SolveError>, room: Option<u64>) -> u64 {
+    match on_device {
+        Err(SolveError::BudgetTooSmall { smallest_bytes, .. }) => smallest_bytes.get().max(room.unwrap_or(0)),
+        _ => room.unwrap_or(0),
+    }
+}
+
+/// The error with the smallest budget that there is a plan for when boundaries can be moved.
+fn smaller(error: SolveError, places: &Places) -> SolveError {
+    match error {
+        SolveError::BudgetTooSmall { solver, budget_bytes, smallest_bytes } => {
+            let moved = places.least_budget().unwrap_or(smallest_bytes);
+            SolveError::BudgetTooSmall { solver, budget_bytes, smallest_bytes: smallest_bytes.min(moved) }
+        }
+        other => other,
+    }
 }
 
 /// Looks where a plan is found soonest first.
@@ -150,8 +191,11 @@ fn too_small(problem: &Problem, usable: Bytes) -> SolveError {
 /// # Errors
 /// When pinned stages leave no plan at all.
 pub fn smallest_budget(profile: &Profile) -> Result<Bytes, SolveError> {
-    let problem = whole(Chain::new(profile))?;
-    problem.smallest_budget().map(Bytes::new).ok_or_else(|| too_large(problem.chain.stages()))
+    let chain = Chain::new(profile);
+    let problem = whole(chain.clone())?;
+    let smallest = problem.smallest_budget().map(Bytes::new).ok_or_else(|| too_large(chain.stages()))?;
+    let moved = Places::of(profile, &chain, smallest.get()).and_then(|places| places.least_budget());
+    Ok(moved.map_or(smallest, |moved| moved.min(smallest)))
 }
 
 /// The cheapest time for every budget, from the smallest to the one that keeps everything.

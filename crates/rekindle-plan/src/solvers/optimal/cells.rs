@@ -88,7 +88,7 @@ pub(super) fn kinds(chain: &Chain) -> Vec<usize> {
     let kinds = (0..chain.stages()).map(|stage| {
         let tapes: Vec<_> = chain.tapes[stage]
             .iter()
-            .map(|tape| (tape.bytes, tape.excess, tape.forward_need, tape.backward_need))
+            .map(|tape| (tape.bytes, tape.excess, tape.forward_need, tape.backward_need, tape.last_backward))
             .collect();
         let kind = (
             chain.boundary[stage + 1],

@@ -3,7 +3,7 @@
 //! A *cell* is a run of stages `first..end` (indices from 0) whose input `x(first)` somebody else pays for and whose
 //! output's gradient is there when its backward begins. `room` is what the cell may use beyond its input.
 
-use crate::{Name, Profile};
+use crate::{Bytes, Name, Nanos, Profile};
 
 /// What a room must at least be when it can never be enough.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -41,6 +41,10 @@ pub(super) struct Tape {
     pub(super) forward_need: u64,
     /// The tape and what its backward needs beside it, the gradient it starts from included.
     pub(super) backward_need: u64,
+    /// How long the backward of its first stage takes: what runs last.
+    pub(super) last_backward: u64,
+    /// What that backward needs.
+    pub(super) last_backward_need: u64,
 }
 
 impl Chain {
@@ -58,17 +62,19 @@ impl Chain {
             // The profile's sums fit into 64 bits, and so does every sum of a part of it.
             let ways: Vec<_> = [own].into_iter().chain(others).collect();
             let fastest = ways.iter().map(|way| way.2.get() + way.3.get()).min().unwrap_or(0);
-            let tape =
-                |(option, bytes, forward, backward): (Option<Name>, crate::Bytes, crate::Nanos, _)| Tape {
+            let tape = |(option, bytes, forward, backward): (Option<Name>, Bytes, Nanos, Nanos)| {
+                let bytes = bytes.get();
+                let extra = stage.backward_extra_bytes.get().saturating_add(*gradient);
+                Tape {
                     options: vec![option],
-                    bytes: bytes.get(),
-                    excess: forward.get() + crate::Nanos::get(backward) - fastest,
-                    forward_need: bytes.get().saturating_add(stage.forward_extra_bytes.get()),
-                    backward_need: bytes
-                        .get()
-                        .saturating_add(stage.backward_extra_bytes.get())
-                        .saturating_add(*gradient),
-                };
+                    bytes,
+                    excess: forward.get() + backward.get() - fastest,
+                    forward_need: bytes.saturating_add(stage.forward_extra_bytes.get()),
+                    backward_need: bytes.saturating_add(extra),
+                    last_backward: backward.get(),
+                    last_backward_need: bytes.saturating_add(extra),
+                }
+            };
             ways.into_iter().map(tape).collect()
         });
         Self {
@@ -168,6 +174,9 @@ impl Chain {
 
     /// All tapes at their fastest, and all at their smallest.
     fn group_tapes(&self, first: usize, end: usize) -> Vec<Tape> {
+        if first + 1 == end {
+            return self.tapes[first].clone();
+        }
         let smallest = |stage: usize| {
             let ways = self.tapes[stage].iter().enumerate();
             ways.min_by_key(|(_, tape)| (tape.bytes, tape.excess)).map_or(0, |(way, _)| way)
@@ -181,7 +190,16 @@ impl Chain {
     }
 
     fn group_tape(&self, first: usize, end: usize, way: impl Fn(usize) -> usize) -> Tape {
-        let mut group = Tape { options: Vec::new(), bytes: 0, excess: 0, forward_need: 0, backward_need: 0 };
+        let runs_last = &self.tapes[first][way(first)];
+        let mut group = Tape {
+            options: Vec::new(),
+            bytes: 0,
+            excess: 0,
+            forward_need: 0,
+            backward_need: 0,
+            last_backward: runs_last.last_backward,
+            last_backward_need: runs_last.last_backward_need,
+        };
         for stage in first..end {
             let tape = &self.tapes[stage][way(stage)];
             group.options.extend(tape.options.iter().cloned());

@@ -6,6 +6,7 @@ use super::chain::Chain;
 use super::choice::{self, Choice};
 use super::exact::{self, Staircases};
 use super::grid::Grid;
+use super::places::Places;
 use super::problem::Problem;
 use super::{GROUPS, MOST_STAGES, alike, deadline, finish, knapsack, refine, too_large, too_small, whole};
 use crate::{Action, Bytes, Nanos, Plan, Profile, Request, SolveError, simulate};
@@ -49,6 +50,7 @@ pub struct Frontier {
     points: Vec<FrontierPoint>,
     chain: Chain,
     views: Vec<View>,
+    places: Option<Places>,
 }
 
 /// The chain in single stages or in groups, solved.
@@ -99,7 +101,8 @@ impl Frontier {
             };
             views.push(View { problem, solved, whole: true });
         }
-        let mut frontier = Self { points: Vec::new(), chain, views };
+        let places = Places::of(profile, &chain, chain.store_all_room());
+        let mut frontier = Self { points: Vec::new(), chain, views, places };
         frontier.least_room().ok_or_else(|| too_large(stages))?;
         frontier.points = frontier.find_points(profile);
         Ok(frontier)
@@ -143,19 +146,31 @@ impl Frontier {
             let fastest = |first: usize, _, ()| Some((Choice::Tape(self.chain.fastest(first)), ()));
             return choice::actions(&self.chain, (), fastest);
         }
-        let plans = self.views.iter().flat_map(|view| view.plans(room));
+        let moved = self.places.as_ref().and_then(|places| places.overhead(room).zip(places.actions(room)));
+        let plans = self.views.iter().flat_map(|view| view.plans(room)).chain(moved);
         plans.min_by_key(|plan| plan.0).map(|plan| plan.1)
     }
 
     /// Overhead that no persistent plan within `room` can do without.
     fn bound(&self, room: u64) -> u64 {
-        let views = self.views.iter().filter(|view| view.whole).map(|view| view.bound(room));
-        views.fold(knapsack::bound(&self.chain, room), u64::max)
+        let least = knapsack::bound(&self.chain, room);
+        match &self.places {
+            None => {
+                let views = self.views.iter().filter(|view| view.whole).map(|view| view.bound(room));
+                views.fold(least, u64::max)
+            }
+            Some(places) if places.thinned => least,
+            Some(places) => places.overhead(room).unwrap_or(least),
+        }
     }
 
     fn find_points(&self, profile: &Profile) -> Vec<FrontierPoint> {
         let most = self.chain.store_all_room();
-        for view in &self.views {
+        if let Some(places) = self.places.as_ref().filter(|places| !places.thinned) {
+            let steps = places.steps().map(|(room, overhead)| self.point(room, overhead, overhead));
+            return falling(steps);
+        }
+        for view in self.views.iter().filter(|_| self.places.is_none()) {
             if let Solved::Exactly(stairs) = &view.solved {
                 let steps = stairs.of(&view.problem, 0, view.problem.chain.stages());
                 return steps
@@ -164,7 +179,9 @@ impl Frontier {
                     .collect();
             }
         }
-        let least = self.least_room().unwrap_or(most);
+        let moved = self.places.as_ref().and_then(Places::least_budget);
+        let moved = moved.map(|budget| budget.get() - self.chain.boundary[0]);
+        let least = self.least_room().into_iter().chain(moved).min().unwrap_or(most);
         let mut found = Vec::new();
         let mut room = least;
         while room < most {
@@ -178,13 +195,8 @@ impl Frontier {
         }
         found.push((most, 0));
         found.sort_unstable();
-        let mut points: Vec<FrontierPoint> = Vec::new();
-        for (room, overhead) in found {
-            let time = self.chain.base.saturating_add(overhead);
-            if points.last().is_none_or(|last| time < last.step_ns.get()) {
-                points.push(self.point(room, overhead, self.bound(room)));
-            }
-        }
+        let points = found.into_iter().map(|(room, overhead)| self.point(room, overhead, self.bound(room)));
+        let mut points = falling(points);
         // A bound for more room holds for less.
         let mut bound = Nanos::ZERO;
         for point in points.iter_mut().rev() {
@@ -202,6 +214,17 @@ impl Frontier {
             lower_bound_ns: time(bound.min(overhead)),
         }
     }
+}
+
+/// The points at which the time falls.
+fn falling(points: impl Iterator<Item = FrontierPoint>) -> Vec<FrontierPoint> {
+    let mut falling: Vec<FrontierPoint> = Vec::new();
+    for point in points {
+        if falling.last().is_none_or(|last| point.step_ns < last.step_ns) {
+            falling.push(point);
+        }
+    }
+    falling
 }
 
 impl View {

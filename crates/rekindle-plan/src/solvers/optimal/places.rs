@@ -1,0 +1,623 @@
+//! The optimum when boundaries can also be compressed or moved away.
+//!
+//! The class of plans: persistent plans in which the input of a sweep, while what follows the sweep is done, lies in one
+//! place: on the device, compressed on the device, or in a tier.
+//!
+//! - To a tier it goes while the sweep runs; what the sweep does not hide is waited for at its end, when the boundary is
+//!   dropped from the device.
+//! - From a tier it comes back while the stage after it goes back, if there is room for both then; or after that.
+//! - Compressing, at the end of the sweep, and restoring take their own time.
+//!
+//! So no two transfers meet, the time of each is known where it is chosen, and the recurrence of [`super`] needs three
+//! things more: whether a cell's input can be let go (not when a tape includes it), which boundary comes back during the
+//! cell's last backward, and how much of each tier is free.
+
+use std::collections::HashMap;
+
+use super::chain::{Chain, Tape};
+use crate::rules::MOST_ACTIONS;
+use crate::{Action, Boundary, Bytes, Name, Nanos, Profile, Stage};
+
+/// How many tiers can be watched for being full. A tier that holds everything at once is not watched.
+const WATCHED: usize = 2;
+
+/// Chains up to this length are solved exactly.
+const EXACT_STAGES: usize = 8;
+
+/// Longer chains in at most so many groups.
+const MOST_GROUPS: usize = 32;
+
+/// Bytes in each watched tier.
+type Used = [u64; WATCHED];
+
+/// From `room` bytes on the device and `used` bytes in the tiers on, a cell costs `overhead`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Label {
+    room: u64,
+    overhead: u64,
+    used: Used,
+}
+
+/// Where the input of a sweep lies while what follows is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Device,
+    /// Compressed, by the codec of this index.
+    Codec(usize),
+    /// In the tier of this index; fetched while the stage after it goes back, or after that.
+    Tier {
+        index: usize,
+        early: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Choice {
+    Tape(usize),
+    Sweep { middle: usize, place: Place },
+}
+
+/// A boundary that is fetched during a cell's last backward: all that matters of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Arrival {
+    bytes: u64,
+    read: u64,
+}
+
+/// What a cell is asked under.
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    first: usize,
+    end: usize,
+    /// A tape includes the cell's input: letting it go frees nothing.
+    taped: bool,
+    /// Which of the arrivals comes during the last backward.
+    arrival: Option<usize>,
+}
+
+/// A chain with places, solved.
+#[derive(Debug)]
+pub(super) struct Places {
+    chain: Chain,
+    profile: Profile,
+    /// What each tier's boundary takes to write and to read; `None` when it can never be moved there.
+    moves: Vec<Vec<Option<(u64, u64)>>>,
+    /// What each codec's boundary becomes, and takes to compress and restore.
+    codes: Vec<Vec<Option<(u64, u64)>>>,
+    /// Which watched tier each tier is.
+    watched: Vec<Option<usize>>,
+    arrivals: Vec<Arrival>,
+    /// The number of each cell, row by row over all ends.
+    numbers: Vec<usize>,
+    labels: Vec<Vec<Label>>,
+    most_labels: usize,
+    /// Labels were left out: the plan is good, not best.
+    pub(super) thinned: bool,
+}
+
+impl Places {
+    /// The profile's chain with its tiers and codecs, for all rooms up to `room`; `None` when it has none of them.
+    ///
+    /// Short chains are solved exactly. Long ones in groups of stages, and with a limit to the labels of a cell.
+    pub(super) fn of(profile: &Profile, chain: &Chain, room: u64) -> Option<Self> {
+        if profile.tiers().is_empty() && profile.codecs().is_empty() {
+            return None;
+        }
+        let size = chain.stages().div_ceil(MOST_GROUPS);
+        let most_labels = if chain.stages() <= EXACT_STAGES { usize::MAX } else { 48 };
+        let mut places = Self::new(profile, chain.grouped(size), room, most_labels);
+        places.thinned |= size > 1;
+        Some(places)
+    }
+
+    /// Solves the chain for all rooms up to `room`.
+    pub(super) fn new(profile: &Profile, chain: Chain, room: u64, most_labels: usize) -> Self {
+        let to_move = |bytes: u64, speed: u64| Nanos::to_move(Bytes::new(bytes), speed).map(Nanos::get);
+        let boundaries = &chain.boundary[..chain.stages()];
+        let moves = profile.tiers().iter().map(|tier| {
+            let fits = |bytes: u64| (bytes > 0 && bytes <= tier.capacity_bytes.get()).then_some(bytes);
+            let times = |bytes: u64| {
+                to_move(bytes, tier.write_bytes_per_second).zip(to_move(bytes, tier.read_bytes_per_second))
+            };
+            boundaries.iter().map(|bytes| fits(*bytes).and_then(times)).collect()
+        });
+        let codes = profile.codecs().iter().map(|codec| {
+            let code = |bytes: &u64| {
+                let small = codec.compressed(Bytes::new(*bytes))?.get();
+                let compress = to_move(*bytes, codec.compress_bytes_per_second)?;
+                let restore = to_move(*bytes, codec.restore_bytes_per_second)?;
+                (small < *bytes).then_some((small, compress.checked_add(restore)?))
+            };
+            boundaries.iter().map(code).collect()
+        });
+        let all = everything(&chain);
+        let mut count = 0;
+        let watched = profile.tiers().iter().map(|tier| {
+            let binds = tier.capacity_bytes.get() < all && count < WATCHED;
+            binds.then(|| {
+                count += 1;
+                count - 1
+            })
+        });
+        let watched: Vec<_> = watched.collect();
+        let (moves, codes) = (moves.collect(), codes.collect());
+        let mut places = Self {
+            chain,
+            profile: profile.clone(),
+            moves,
+            codes,
+            watched,
+            arrivals: Vec::new(),
+            numbers: Vec::new(),
+            labels: Vec::new(),
+            most_labels,
+            thinned: false,
+        };
+        places.find_arrivals();
+        places.solve(room);
+        places
+    }
+
+    /// Tiers that may be full, beyond the number that can be watched, are not used.
+    fn usable(&self, tier: usize) -> bool {
+        self.watched[tier].is_some()
+            || self.profile.tiers()[tier].capacity_bytes.get() >= everything(&self.chain)
+    }
+
+    fn find_arrivals(&mut self) {
+        let mut arrivals = Vec::new();
+        for (_, moves) in self.moves.iter().enumerate().filter(|(tier, _)| self.usable(*tier)) {
+            for (boundary, times) in moves.iter().enumerate() {
+                let arrival = times.map(|(_, read)| Arrival { bytes: self.chain.boundary[boundary], read });
+                if let Some(arrival) = arrival.filter(|arrival| !arrivals.contains(arrival)) {
+                    arrivals.push(arrival);
+                }
+            }
+        }
+        // Beyond a few sizes the cells would be too many: those boundaries come back after the backward.
+        arrivals.truncate(12);
+        self.arrivals = arrivals;
+    }
+
+    fn arrival_of(&self, boundary: usize, tier: usize) -> Option<usize> {
+        let (_, read) = self.moves[tier][boundary]?;
+        let wanted = Arrival { bytes: self.chain.boundary[boundary], read };
+        self.arrivals.iter().position(|arrival| *arrival == wanted)
+    }
+
+    fn free(&self) -> Used {
+        let mut free = [u64::MAX; WATCHED];
+        for (tier, watched) in self.profile.tiers().iter().zip(&self.watched) {
+            if let Some(watched) = watched {
+                free[*watched] = tier.capacity_bytes.get();
+            }
+        }
+        free
+    }
+
+    fn solve(&mut self, room: u64) {
+        let stages = self.chain.stages();
+        // Cells of the same stages behind an input of the same size are the same.
+        let cells = super::cells::Cells::new(&self.chain);
+        let mut known: HashMap<(usize, u64), usize> = HashMap::new();
+        self.numbers = vec![usize::MAX; stages * (stages + 1)];
+        let variants = 2 * (1 + self.arrivals.len());
+        for end in 1..=stages {
+            for first in (0..end).rev() {
+                let key = (cells.number(first, end), self.chain.boundary[first]);
+                let next = known.len();
+                let number = *known.entry(key).or_insert(next);
+                self.numbers[first * (stages + 1) + end] = number;
+                if number < next {
+                    continue;
+                }
+                for variant in 0..variants {
+                    let ask =
+                        Ask { first, end, taped: variant % 2 == 1, arrival: (variant / 2).checked_sub(1) };
+                    let labels = self.candidates(ask, room);
+                    let labels = self.best_of(labels);
+                    self.labels.push(labels);
+                }
+            }
+        }
+    }
+
+    fn labels(&self, ask: Ask) -> &[Label] {
+        let number = self.numbers[ask.first * (self.chain.stages() + 1) + ask.end];
+        let variants = 2 * (1 + self.arrivals.len());
+        let variant = usize::from(ask.taped) + 2 * ask.arrival.map_or(0, |arrival| arrival + 1);
+        &self.labels[number * variants + variant]
+    }
+
+    /// The least overhead of a cell within a room and what is free in the tiers.
+    fn at(&self, ask: Ask, room: u64, free: Used) -> Option<u64> {
+        let fits = |label: &&Label| {
+            label.room <= room && label.used.iter().zip(free).all(|(used, free)| *used <= free)
+        };
+        self.labels(ask).iter().filter(fits).map(|label| label.overhead).min()
+    }
+
+    /// The overhead of the whole chain; `None` when it does not fit.
+    pub(super) fn overhead(&self, room: u64) -> Option<u64> {
+        self.at(self.whole(), room, self.free())
+    }
+
+    /// The smallest budget there is a plan for, up to the room that was solved.
+    pub(super) fn least_budget(&self) -> Option<Bytes> {
+        let room = self.labels(self.whole()).iter().map(|label| label.room).min()?;
+        room.checked_add(self.chain.boundary[0]).map(Bytes::new)
+    }
+
+    /// The rooms at which the overhead of the whole chain falls.
+    pub(super) fn steps(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.labels(self.whole()).iter().map(|label| (label.room, label.overhead))
+    }
+
+    fn whole(&self) -> Ask {
+        Ask { first: 0, end: self.chain.stages(), taped: false, arrival: None }
+    }
+
+    /// What taping the first stage needs and costs, with what arrives during its backward.
+    fn tape(&self, ask: Ask, tape: &Tape) -> (u64, u64) {
+        let mut need = self.chain.tape_need(tape, ask.end);
+        let mut cost = tape.excess;
+        if let Some(arrival) = ask.arrival.map(|arrival| self.arrivals[arrival]) {
+            need = need.max(tape.last_backward_need.saturating_add(arrival.bytes));
+            cost = cost.saturating_add(arrival.read.saturating_sub(tape.last_backward));
+        }
+        (need, cost)
+    }
+
+    /// The places for the input of a sweep.
+    fn places(&self, ask: Ask) -> Vec<Place> {
+        let mut places = vec![Place::Device];
+        if !ask.taped {
+            let codes = self.codes.iter().enumerate().filter(|(_, codes)| codes[ask.first].is_some());
+            places.extend(codes.map(|(index, _)| Place::Codec(index)));
+            for (index, moves) in self.moves.iter().enumerate() {
+                if moves[ask.first].is_some() && self.usable(index) {
+                    places.push(Place::Tier { index, early: false });
+                    if self.arrival_of(ask.first, index).is_some() {
+                        places.push(Place::Tier { index, early: true });
+                    }
+                }
+            }
+        }
+        places
+    }
+
+    /// A sweep to `middle`: what is asked of the stages after it, what room it needs, how much room it frees for them,
+    /// what it puts into the tiers, what it costs.
+    fn sweep(&self, ask: Ask, middle: usize, place: Place) -> Option<(Ask, u64, u64, Used, u64)> {
+        let chain = &self.chain;
+        let forward = chain.forward(ask.first, middle);
+        let input = chain.boundary[ask.first];
+        let mut after = Ask { first: middle, end: ask.end, taped: false, arrival: None };
+        let mut used = [0; WATCHED];
+        match place {
+            Place::Device => Some((after, 0, 0, used, forward)),
+            Place::Codec(index) => {
+                let (small, time) = self.codes[index][ask.first]?;
+                let packing =
+                    chain.boundary[middle].saturating_add(small).saturating_add(chain.waiting(ask.end));
+                let unpacking = chain.gradient[middle].saturating_add(small);
+                let need = packing.max(unpacking);
+                Some((after, need, input - small, used, forward.checked_add(time)?))
+            }
+            Place::Tier { index, early } => {
+                let (write, read) = self.moves[index][ask.first]?;
+                if let Some(watched) = self.watched[index] {
+                    used[watched] = input;
+                }
+                let mut cost = forward.max(write);
+                match early {
+                    true => after.arrival = Some(self.arrival_of(ask.first, index)?),
+                    false => cost = cost.checked_add(read)?,
+                }
+                Some((after, 0, input, used, cost))
+            }
+        }
+    }
+
+    fn candidates(&self, ask: Ask, most: u64) -> Vec<Label> {
+        let Ask { first, end, .. } = ask;
+        let chain = &self.chain;
+        let mut labels = Vec::new();
+        if !chain.may_run(first, end) {
+            return labels;
+        }
+        // A cell may be given more than the whole chain has: what its callers let go.
+        let most = most.saturating_add(chain.boundary[..=first].iter().copied().fold(0, u64::saturating_add));
+        for tape in &chain.tapes[first] {
+            let (need, cost) = self.tape(ask, tape);
+            let none = [Label { room: 0, overhead: 0, used: [0; WATCHED] }];
+            let rest = match first + 1 < end {
+                true => self.labels(Ask { first: first + 1, end, taped: true, arrival: None }),
+                false => &none,
+            };
+            for label in rest {
+                let sum = label.room.checked_add(tape.bytes).zip(label.overhead.checked_add(cost));
+                let sum =
+                    sum.map(|(room, overhead)| Label { room: room.max(need), overhead, used: label.used });
+                labels.extend(sum.filter(|label| label.room <= most));
+            }
+        }
+        let mut floor = 0;
+        for middle in first + 1..end {
+            floor = chain.sweep_need(first, middle - 1).saturating_add(chain.waiting(end)).max(floor);
+            if chain.pinned(middle - 1, middle) || floor > most {
+                break;
+            }
+            for place in self.places(ask) {
+                let Some((after, need, freed, used, cost)) = self.sweep(ask, middle, place) else { continue };
+                let after = self.labels(after);
+                let before = self.labels(Ask { end: middle, ..ask });
+                let kept = chain.boundary[middle];
+                let join = |after: &Label, before: &Label| {
+                    let room = after.room.checked_add(kept)?.saturating_sub(freed);
+                    let room = room.max(before.room).max(floor).max(need);
+                    let overhead = after.overhead.checked_add(before.overhead)?.checked_add(cost)?;
+                    let mut tiers = before.used;
+                    for (tier, (more, there)) in tiers.iter_mut().zip(used.iter().zip(after.used)) {
+                        *tier = more.checked_add(there)?.max(*tier);
+                    }
+                    Some(Label { room, overhead, used: tiers }).filter(|label| label.room <= most)
+                };
+                join_all(after, before, join, &mut labels);
+            }
+        }
+        labels
+    }
+
+    /// The labels that no other beats, thinned when they are too many.
+    fn best_of(&mut self, mut labels: Vec<Label>) -> Vec<Label> {
+        labels.sort_unstable();
+        let free = self.free();
+        let stairs = labels.iter().all(|label| label.used == [0; WATCHED]);
+        let mut best: Vec<Label> = Vec::new();
+        for label in labels {
+            if label.used.iter().zip(free).any(|(used, free)| *used > free) {
+                continue;
+            }
+            let beats = |other: &Label| {
+                other.overhead <= label.overhead && other.used.iter().zip(label.used).all(|(a, b)| *a <= b)
+            };
+            // Rooms rise: who came before needs no more of it. On a staircase only the last step can beat it.
+            let beaten = match stairs {
+                true => best.last().is_some_and(beats),
+                false => best.iter().rev().any(beats),
+            };
+            if !beaten {
+                best.push(label);
+            }
+        }
+        if best.len() <= self.most_labels {
+            return best;
+        }
+        self.thinned = true;
+        let (count, most) = (best.len(), self.most_labels.max(2));
+        (0..most).map(|index| best[index * (count - 1) / (most - 1)]).collect()
+    }
+
+    /// What a cell begins with, and what is left of the room and the tiers for what follows.
+    fn choose(&self, ask: Ask, room: u64, free: Used) -> Option<(Choice, Ask, u64, Used)> {
+        let Ask { first, end, .. } = ask;
+        let chain = &self.chain;
+        let mut best: Option<(u64, (Choice, Ask, u64, Used))> = None;
+        let mut take = |overhead: Option<u64>, choice: Choice, after: Ask, left: u64, free: Used| {
+            if let Some(overhead) = overhead
+                && best.as_ref().is_none_or(|best| overhead < best.0)
+            {
+                best = Some((overhead, (choice, after, left, free)));
+            }
+        };
+        for (way, tape) in chain.tapes[first].iter().enumerate() {
+            let (need, cost) = self.tape(ask, tape);
+            if room >= need {
+                let after = Ask { first: first + 1, end, taped: true, arrival: None };
+                let left = room - tape.bytes;
+                let rest = if first + 1 < end { self.at(after, left, free) } else { Some(0) };
+                take(rest.and_then(|rest| rest.checked_add(cost)), Choice::Tape(way), after, left, free);
+            }
+        }
+        let mut floor = 0;
+        for middle in first + 1..end {
+            floor = chain.sweep_need(first, middle - 1).saturating_add(chain.waiting(end)).max(floor);
+            if chain.pinned(middle - 1, middle) || floor > room {
+                break;
+            }
+            for place in self.places(ask) {
+                let Some((after, need, freed, used, cost)) = self.sweep(ask, middle, place) else { continue };
+                let left = room.saturating_add(freed).checked_sub(chain.boundary[middle]);
+                let mut rest = free;
+                let fits = rest.iter_mut().zip(used).all(|(free, used)| match free.checked_sub(used) {
+                    Some(left) => {
+                        *free = left;
+                        true
+                    }
+                    None => false,
+                });
+                let Some(left) = left.filter(|_| fits && room >= need) else { continue };
+                let parts = self.at(after, left, rest).zip(self.at(Ask { end: middle, ..ask }, room, free));
+                let sum = parts.and_then(|(after, before)| after.checked_add(before)?.checked_add(cost));
+                take(sum, Choice::Sweep { middle, place }, after, left, rest);
+            }
+        }
+        best.map(|best| best.1)
+    }
+
+    /// The actions of the fastest plan for a room; `None` when nothing fits, or they are too many to hold.
+    pub(super) fn actions(&self, room: u64) -> Option<Vec<Action>> {
+        Writer::new(self).write(room)
+    }
+
+    fn name_of(&self, place: Place) -> Option<Name> {
+        match place {
+            Place::Device => None,
+            Place::Codec(index) => Some(self.profile.codecs()[index].name.clone()),
+            Place::Tier { index, .. } => Some(self.profile.tiers()[index].name.clone()),
+        }
+    }
+}
+
+/// All boundaries that can be moved.
+fn everything(chain: &Chain) -> u64 {
+    chain.boundary[..chain.stages()].iter().copied().fold(0, u64::saturating_add)
+}
+
+/// Joins labels of two cells. Where no tier is watched both are staircases, and each step meets only the step of the
+/// other that it can use.
+fn join_all(
+    after: &[Label],
+    before: &[Label],
+    join: impl Fn(&Label, &Label) -> Option<Label>,
+    labels: &mut Vec<Label>,
+) {
+    let stairs = |labels: &[Label]| labels.iter().all(|label| label.used == [0; WATCHED]);
+    if !stairs(after) || !stairs(before) {
+        labels.extend(after.iter().flat_map(|after| before.iter().filter_map(|before| join(after, before))));
+        return;
+    }
+    // For each step of one the largest step of the other that asks for no more room than it does.
+    let free = Label { room: 0, overhead: 0, used: [0; WATCHED] };
+    let (mut one, mut two) = (0, 0);
+    while one < after.len() && two < before.len() {
+        labels.extend(join(&after[one], &before[two]));
+        // What each step asks for on its own, in the caller's terms.
+        let asks = |after: Option<&Label>| after.and_then(|after| join(after, &free)).map(|label| label.room);
+        let next_one = asks(after.get(one + 1));
+        let next_two = before.get(two + 1).map(|label| label.room);
+        match (next_one, next_two) {
+            (Some(next_one), Some(next_two)) if next_one <= next_two => one += 1,
+            (Some(_), None) => one += 1,
+            (_, Some(_)) => two += 1,
+            (None, None) => return,
+        }
+    }
+}
+
+/// Writes the actions of a solved chain.
+struct Writer<'a> {
+    places: &'a Places,
+    actions: Vec<Action>,
+    tasks: Vec<Task>,
+    /// Which boundaries the plan said to keep.
+    kept: Vec<bool>,
+    /// Copies that are dropped when the boundary that came back from them is read.
+    copies: Vec<Option<Name>>,
+}
+
+enum Task {
+    Cell { ask: Ask, room: u64, free: Used, arriving: Option<(usize, Name)> },
+    Backward { stage: usize, arriving: Option<(usize, Name)> },
+    Restore { boundary: usize, place: Name },
+}
+
+impl<'a> Writer<'a> {
+    fn new(places: &'a Places) -> Self {
+        let stages = places.chain.stages();
+        Self {
+            places,
+            actions: Vec::new(),
+            tasks: Vec::new(),
+            kept: vec![false; stages],
+            copies: vec![None; stages],
+        }
+    }
+
+    fn write(mut self, room: u64) -> Option<Vec<Action>> {
+        let free = self.places.free();
+        self.tasks.push(Task::Cell { ask: self.places.whole(), room, free, arriving: None });
+        while let Some(task) = self.tasks.pop() {
+            if self.actions.len() > MOST_ACTIONS {
+                return None;
+            }
+            match task {
+                Task::Cell { ask, room, free, arriving } => self.cell(ask, room, free, arriving)?,
+                Task::Backward { stage, arriving } => {
+                    let start = self.places.chain.starts[stage];
+                    let later = start + 1..self.places.chain.starts[stage + 1];
+                    self.actions.extend(later.rev().map(|stage| Action::backward(Stage::at(stage))));
+                    if let Some((boundary, place)) = arriving {
+                        let at = self.boundary(boundary);
+                        self.actions.push(Action::Fetch { boundary: at, place: place.clone() });
+                        self.copies[boundary] = Some(place);
+                    }
+                    self.actions.push(Action::backward(Stage::at(start)));
+                }
+                Task::Restore { boundary, place } => {
+                    let at = self.boundary(boundary);
+                    self.actions.push(Action::Fetch { boundary: at, place: place.clone() });
+                    self.actions.push(Action::Drop { boundary: at, place: Some(place) });
+                }
+            }
+        }
+        Some(self.actions)
+    }
+
+    fn boundary(&self, index: usize) -> Boundary {
+        Boundary::new(self.places.chain.starts[index] as u32)
+    }
+
+    fn drop_copy(&mut self, boundary: usize) {
+        if let Some(place) = self.copies[boundary].take() {
+            self.actions.push(Action::Drop { boundary: self.boundary(boundary), place: Some(place) });
+        }
+    }
+
+    fn cell(&mut self, ask: Ask, room: u64, free: Used, arriving: Option<(usize, Name)>) -> Option<()> {
+        let Ask { first, end, .. } = ask;
+        let places = self.places;
+        let chain = &places.chain;
+        let (choice, after, left, left_free) = self.places.choose(ask, room, free)?;
+        let input = self.boundary(first);
+        let start = chain.starts[first];
+        match choice {
+            Choice::Tape(way) => {
+                let tapes = (start..).zip(chain.tapes[first][way].options.iter().cloned());
+                for (stage, option) in tapes {
+                    self.actions.push(Action::Tape { stage: Stage::at(stage), option });
+                    self.drop_copy(first);
+                }
+                if std::mem::take(&mut self.kept[first]) {
+                    self.actions.push(Action::drop(input));
+                }
+                self.tasks.push(Task::Backward { stage: first, arriving });
+                if first + 1 < end {
+                    self.tasks.push(Task::Cell { ask: after, room: left, free: left_free, arriving: None });
+                }
+            }
+            Choice::Sweep { middle, place } => {
+                let name = self.places.name_of(place);
+                if !std::mem::replace(&mut self.kept[first], true) {
+                    self.actions.push(Action::keep(input));
+                }
+                if let (Place::Tier { .. }, Some(tier)) = (place, &name) {
+                    // It came from there, and goes there again.
+                    self.drop_copy(first);
+                    self.actions.push(Action::Offload { boundary: input, tier: tier.clone() });
+                }
+                for stage in start..chain.starts[middle] {
+                    self.actions.push(Action::forward(Stage::at(stage)));
+                    self.drop_copy(first);
+                }
+                if let (Place::Codec(_), Some(codec)) = (place, &name) {
+                    self.actions.push(Action::Compress { boundary: input, codec: codec.clone() });
+                }
+                if name.is_some() {
+                    self.actions.push(Action::drop(input));
+                    self.kept[first] = false;
+                }
+                let before = Ask { end: middle, ..ask };
+                self.tasks.push(Task::Cell { ask: before, room, free, arriving });
+                let early = matches!(place, Place::Tier { early: true, .. });
+                let arriving = name.clone().filter(|_| early).map(|name| (first, name));
+                if let Some(place) = name.filter(|_| !early) {
+                    self.tasks.push(Task::Restore { boundary: first, place });
+                }
+                self.tasks.push(Task::Cell { ask: after, room: left, free: left_free, arriving });
+            }
+        }
+        Some(())
+    }
+}
