@@ -2,3 +2,5 @@
 //!
 //! One file a solver, named as on the command line. Each gives actions; the simulator judges them, and what it says is
 //! what the plan predicts.
+
+pub mod eager;
