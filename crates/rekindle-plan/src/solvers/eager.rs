@@ -19,9 +19,7 @@ use least::least_bytes;
 use trace::{TooLong, Trace};
 
 use crate::rules::{self, MOST_ACTIONS};
-use crate::{
-    Action, Boundary, Bytes, Gap, Plan, Profile, Request, SolveError, Stage, StageProfile, Status,
-};
+use crate::{Action, Boundary, Bytes, Gap, Plan, Profile, Request, SolveError, Stage, StageProfile, Status};
 
 /// The solver's name.
 pub const NAME: &str = "eager";
@@ -32,10 +30,11 @@ pub const NAME: &str = "eager";
 /// large they are. That a stage was the last it learns when the gradient arrives. Of the whole profile only one figure
 /// is used in advance, to refuse a budget under which something could be let go that cannot be brought back.
 ///
-/// **What it does.** Every stage is run with its tape if there is room, after letting go of other things; without it
-/// otherwise. Going back, a tape that is gone is made again from the nearest boundary there is, and what is made on the
-/// way is kept by the same rule. A tape that was let go again before its backward is left out of the plan, where its
-/// stage runs without a tape. Tape options, tiers and codecs are not used.
+/// **What it does.** A stage that arrives runs with its tape if room can be made for it, because it may be the last;
+/// without otherwise. Going back, a tape that is gone is made again from the nearest boundary there is; the boundaries on
+/// the way stay until something better needs their room, and so do tapes that need none to be made. A tape that was let
+/// go before its backward is left out of the plan, where its stage runs without one. Tape options, tiers and codecs are
+/// not used.
 ///
 /// **What it promises.** Never a byte over the budget. Nothing is run twice when the budget is that of `store-all`.
 /// Otherwise nothing is promised about the time, not even that a larger budget takes less of it.
@@ -149,7 +148,7 @@ impl<'a> Run<'a> {
     fn step(&mut self) -> Result<(), Stop> {
         let stages = self.profile.stages().len();
         for index in 0..stages {
-            self.forward(Stage::at(index))?;
+            self.arrive(Stage::at(index))?;
         }
         let last = Stage::at(stages - 1);
         self.evictor.record_turn();
@@ -168,34 +167,43 @@ impl<'a> Run<'a> {
         self.profile.gradient_bytes(boundary).unwrap_or_default()
     }
 
-    /// Runs a stage, with its tape if there is room.
-    fn forward(&mut self, stage: Stage) -> Result<(), Stop> {
-        let (profile, input) = (self.stage(stage), Held::Boundary(stage.input()));
-        self.evictor.pin(input);
-        if profile.pinned {
-            self.tape(stage)?;
-            self.evictor.pin(Held::Tape(stage));
-        } else if let Ok(gone) = self.evictor.make_room(with(profile.tape_bytes, profile.forward_extra_bytes))
-        {
-            self.trace.let_go(gone)?;
-            self.tape(stage)?;
-        } else {
-            let gone = self.evictor.make_room(with(profile.output_bytes, profile.forward_extra_bytes))?;
-            self.trace.let_go(gone)?;
-            self.evictor.record_forward(stage, profile.output_bytes, profile.forward_ns)?;
-            self.trace.run(stage, false)?;
+    /// Runs a stage for the first time. It may be the last one, so with its tape if room can be made for that.
+    fn arrive(&mut self, stage: Stage) -> Result<(), Stop> {
+        let pinned = self.stage(stage).pinned;
+        match self.run(stage, true) {
+            Err(Stop::Evictor(EvictError::NoRoom { .. })) if !pinned => self.run(stage, false),
+            Ok(()) if pinned => {
+                self.evictor.pin(Held::Tape(stage));
+                Ok(())
+            }
+            done => done,
         }
-        self.evictor.unpin(input);
-        Ok(())
     }
 
-    /// Runs a stage with its tape.
-    fn tape(&mut self, stage: Stage) -> Result<(), Stop> {
+    /// Runs a stage again on the way to a later one: with its tape only if nothing has to go for it, because the later
+    /// stage's is needed sooner.
+    fn pass(&mut self, stage: Stage) -> Result<(), Stop> {
         let profile = self.stage(stage);
-        let gone = self.evictor.make_room(with(profile.tape_bytes, profile.forward_extra_bytes))?;
-        self.trace.let_go(gone)?;
-        self.evictor.record_tape(stage, profile.output_bytes, profile.tape_bytes, profile.forward_ns)?;
-        self.trace.run(stage, true)?;
+        let room = self.evictor.limit_bytes().saturating_sub(self.evictor.live_bytes());
+        self.run(stage, with(profile.tape_bytes, profile.forward_extra_bytes) <= room)
+    }
+
+    /// Runs a stage, once there is room.
+    fn run(&mut self, stage: Stage, taped: bool) -> Result<(), Stop> {
+        let (profile, input) = (self.stage(stage), Held::Boundary(stage.input()));
+        let bytes = if taped { profile.tape_bytes } else { profile.output_bytes };
+        self.evictor.pin(input);
+        let gone = self.evictor.make_room(with(bytes, profile.forward_extra_bytes));
+        let recorded = gone.and_then(|gone| {
+            match taped {
+                true => self.evictor.record_tape(stage, profile.output_bytes, bytes, profile.forward_ns)?,
+                false => self.evictor.record_forward(stage, bytes, profile.forward_ns)?,
+            }
+            Ok(gone)
+        });
+        self.evictor.unpin(input);
+        self.trace.let_go(recorded?)?;
+        self.trace.run(stage, taped)?;
         Ok(())
     }
 
@@ -217,12 +225,9 @@ impl<'a> Run<'a> {
         if !self.evictor.is_taped(stage) {
             let nearest = self.evictor.nearest(stage.input()).unwrap_or(Boundary::new(0));
             for number in nearest.number() + 1..stage.number() {
-                self.forward(Stage::new(number))?;
+                self.pass(Stage::new(number))?;
             }
-            let input = Held::Boundary(stage.input());
-            self.evictor.pin(input);
-            self.tape(stage)?;
-            self.evictor.unpin(input);
+            self.run(stage, true)?;
         }
         let tape = Held::Tape(stage);
         self.evictor.pin(tape);

@@ -338,6 +338,9 @@ impl Evictor {
             return impossible("its output is there already");
         }
         self.check_room(tape_bytes.unwrap_or(output_bytes))?;
+        // Used from when the stage started. Were it when it ended, what was just read would have no staleness at all,
+        // and stay at the expense of everything else.
+        let used = self.now;
         self.tick(cost);
         let cost = cost.get().max(1);
         if number == self.links.len() {
@@ -349,20 +352,19 @@ impl Evictor {
         if let Some(after) = after {
             self.links[after].before = number;
         }
-        let now = self.now;
         let link = &mut self.links[number];
         link.boundary_bytes = output_bytes;
         link.cost = cost;
         link.here = true;
-        link.boundary_used = now;
+        link.boundary_used = used;
         link.before = number - 1;
         link.after = after;
         if let Some(tape_bytes) = tape_bytes {
             link.taped = true;
             link.tape_bytes = tape_bytes;
-            link.tape_used = now;
+            link.tape_used = used;
         }
-        self.links[number - 1].boundary_used = now;
+        self.links[number - 1].boundary_used = used;
         self.refresh(number - 1);
         self.refresh(number);
         if let Some(after) = after {

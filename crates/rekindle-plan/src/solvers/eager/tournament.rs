@@ -15,7 +15,7 @@ pub(super) struct Player {
     pub(super) freed: u64,
     /// What bringing it back costs; at least 1.
     pub(super) cost: u64,
-    /// When it was used last.
+    /// When it was used last, which is before now.
     pub(super) used: u64,
     /// Whose it is: the last word between equals.
     pub(super) name: u64,
@@ -23,7 +23,7 @@ pub(super) struct Player {
 
 impl Player {
     pub(super) fn staleness(&self, now: u64) -> u64 {
-        now.saturating_sub(self.used).saturating_add(1)
+        now.saturating_sub(self.used).max(1)
     }
 
     /// `Less` goes first: the smaller score, then the longer unused, then the smaller name.
@@ -199,18 +199,18 @@ mod tests {
         fn the_winner_is_who_would_win_against_each(moves in proptest::collection::vec(any_move(), 1..80)) {
             let mut tournament = Tournament::default();
             let mut entered: Vec<(u32, Player)> = Vec::new();
-            let mut now = 0u64;
+            let mut now = 1u64;
             for (turn, step) in moves.into_iter().enumerate() {
                 match step {
                     Move::Enter(mut player) => {
                         player.name = turn as u64;
-                        player.used = player.used.min(now);
+                        player.used = player.used.min(now - 1);
                         entered.push((tournament.enter(player, now), player));
                     }
                     Move::Change(index, mut player) if !entered.is_empty() => {
                         let index = index % entered.len();
                         player.name = entered[index].1.name;
-                        player.used = player.used.min(now);
+                        player.used = player.used.min(now - 1);
                         entered[index].1 = player;
                         tournament.change(entered[index].0, player, now);
                     }
