@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use rekindle::Bytes;
 use rekindle_models::GptConfig;
+use rekindle_plan::solvers::{ParseSolverError, Solver};
 
+use crate::amount::{Budget, Fraction};
 use crate::failure::Failure;
 use crate::strategy::Strategy;
 
@@ -20,7 +22,9 @@ Examples:
   rekindle train --data book.txt --steps 500
   rekindle verify --strategy sqrt --json
   rekindle bench
-  rekindle simulate profile.json plan.json"
+  rekindle plan profile.json --budget 2GiB --json > plan.json
+  rekindle frontier profile.json
+  rekindle explain profile.json plan.json"
 )]
 pub(crate) struct Arguments {
     /// What to do; `train` when nothing is said.
@@ -36,8 +40,14 @@ pub(crate) enum Command {
     Verify(VerifyArguments),
     /// Run every strategy side by side on one model: peak, time, overhead, gradients
     Bench(BenchArguments),
+    /// Find the fastest plan of a profile for a budget
+    Plan(PlanArguments),
     /// Judge any plan: is it legal, what is its peak, how long does it take
     Simulate(SimulateArguments),
+    /// Show the cheapest time for every budget
+    Frontier(FrontierArguments),
+    /// Tell what a plan keeps, where, why, and what sets its peak
+    Explain(ExplainArguments),
 }
 
 impl Default for Command {
@@ -112,6 +122,99 @@ pub(crate) struct BenchArguments {
     pub(crate) rounds: u32,
     #[command(flatten)]
     pub(crate) size: Size,
+    /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Solvers: optimal, revolve, mixed, online, multi-level, disk-revolve, eager, and the rules store-all, full, sqrt, every-K.
+`rekindle plan --solver` says what each finds.
+
+Examples:
+  rekindle plan profile.json --budget 2GiB
+  rekindle plan profile.json --budget 30% --margin 5% -o plan.json
+  rekindle plan profile.json --solver revolve --slots 10 --json
+
+Exits with 2 when no plan fits, and says the smallest budget that has one.")]
+pub(crate) struct PlanArguments {
+    /// The profile (rekindle.profile/1)
+    pub(crate) profile: Option<PathBuf>,
+    /// The most bytes the plan may take at its worst moment: 2GiB, 64MiB, or 30% of what store-all takes
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) budget: Option<Budget>,
+    /// How many boundaries may be kept at once, for solvers that count slots
+    #[arg(long, value_name = "N")]
+    pub(crate) slots: Option<u32>,
+    /// Who finds the plan; without a name, lists the solvers
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "optimal",
+        num_args = 0..=1,
+        default_missing_value = "list",
+        value_parser = solver
+    )]
+    pub(crate) solver: Named,
+    /// Leave room for everything to be this much larger than the profile says
+    #[arg(long, value_name = "PERCENT", default_value = "0%")]
+    pub(crate) margin: Fraction,
+    /// Stop when the plan is proven to be this close to the fastest
+    #[arg(long, value_name = "PERCENT", default_value = "1%")]
+    pub(crate) gap: Fraction,
+    /// Stop looking for a better plan after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) time_limit: u32,
+    /// Write the plan to a file
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print the plan as JSON (rekindle.plan/1)
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A solver, or the wish to see them all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Named {
+    Solver(Solver),
+    List,
+}
+
+fn solver(text: &str) -> Result<Named, ParseSolverError> {
+    match text {
+        "list" => Ok(Named::List),
+        name => name.parse().map(Named::Solver),
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle frontier profile.json
+  rekindle frontier profile.json --json > frontier.json")]
+pub(crate) struct FrontierArguments {
+    /// The profile (rekindle.profile/1)
+    pub(crate) profile: PathBuf,
+    /// Stop refining after so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    pub(crate) time_limit: u32,
+    /// Print every point as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  rekindle explain profile.json plan.json
+
+Exits with 1 when the plan is not legal, not for this profile, or over its budget.")]
+pub(crate) struct ExplainArguments {
+    /// The profile (rekindle.profile/1)
+    pub(crate) profile: PathBuf,
+    /// The plan (rekindle.plan/1)
+    pub(crate) plan: PathBuf,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,

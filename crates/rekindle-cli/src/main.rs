@@ -1,10 +1,15 @@
 //! The `rekindle` command.
 
+mod amount;
 mod arguments;
 mod bench;
 mod corpus;
+mod explain;
 mod failure;
+mod files;
+mod frontier;
 mod measure;
+mod plan;
 mod report;
 mod simulate;
 mod strategy;
@@ -28,7 +33,10 @@ fn main() -> ExitCode {
         Command::Train(arguments) => train::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Frontier(arguments) => frontier::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -6,6 +6,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 use rekindle::Bytes;
+use rekindle_plan::Simulation;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -25,6 +26,39 @@ pub(crate) fn table<const N: usize>(
     }
     let lines = table.lines().map(|line| line.trim_end().to_owned());
     lines.collect::<Vec<_>>().join("\n")
+}
+
+/// A table without lines, of words: all columns are set left.
+pub(crate) fn words<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header(header);
+    for row in rows {
+        table.add_row(row);
+    }
+    let lines = table.lines().map(|line| line.trim_end().to_owned());
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// What is alive at a plan's peak, the largest first.
+pub(crate) fn show_alive(simulation: &Simulation) -> Result<(), Failure> {
+    let most = 8;
+    let tensors = simulation.peak_tensors.iter().take(most);
+    let rows = tensors.map(|live| [live.what.to_string(), live.bytes.to_string()]);
+    show(&format!("\n{}", table(["alive at the peak", "bytes"], rows)))?;
+    match simulation.peak_tensors.len().saturating_sub(most) {
+        0 => Ok(()),
+        more => show(&format!(" and {more} more")),
+    }
+}
+
+/// A sign on standard error that something is going on; nothing where that is not a terminal.
+pub(crate) fn spinner(message: &str) -> ProgressBar {
+    let spinner = ProgressBar::new_spinner().with_message(message.to_owned());
+    spinner.enable_steady_tick(std::time::Duration::from_millis(120));
+    spinner
 }
 
 /// A bar on standard error; nothing where that is not a terminal.

@@ -4,8 +4,8 @@ use rekindle_plan::{Bytes, Nanos, Plan, PlanError, Profile, Simulation};
 use serde::Serialize;
 
 use crate::arguments::SimulateArguments;
-use crate::failure::{self, Failure};
-use crate::report;
+use crate::failure::Failure;
+use crate::{files, report};
 
 #[derive(Serialize)]
 struct Judgement {
@@ -42,16 +42,8 @@ struct PeakTensor {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &SimulateArguments) -> Result<(), Failure> {
-    let profile = Profile::from_json(&failure::read_text(&arguments.profile)?);
-    let profile = profile.map_err(|error| {
-        let error = anyhow::Error::new(error).context(format!("`{}`", arguments.profile.display()));
-        Failure::request(error, "docs/formats.md describes profiles (rekindle.profile/1)")
-    })?;
-    let plan = Plan::from_json(&failure::read_text(&arguments.plan)?);
-    let plan = plan.map_err(|error| {
-        let error = anyhow::Error::new(error).context(format!("`{}`", arguments.plan.display()));
-        Failure::request(error, "docs/formats.md describes plans (rekindle.plan/1)")
-    })?;
+    let profile = files::profile(&arguments.profile)?;
+    let plan = files::plan(&arguments.plan)?;
     match plan.judge(&profile) {
         Ok((_, simulation)) => {
             let judgement = Judgement {
@@ -75,16 +67,19 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<(), Failure> {
                     figures: None,
                 })?;
             }
-            let hint = match &error {
-                PlanError::OtherModel { .. } => {
-                    "plan this profile anew: sizes, stages, options or device differ"
-                }
-                PlanError::OverBudget { .. } => "plan with a larger budget, or with a solver that needs less",
-                _ => "docs/formats.md describes what an action needs",
-            };
-            Err(Failure::failed(error, hint))
+            Err(refused(error))
         }
     }
+}
+
+/// What to try when a plan is refused.
+pub(crate) fn refused(error: PlanError) -> Failure {
+    let hint = match &error {
+        PlanError::OtherModel { .. } => "plan this profile anew: sizes, stages, options or device differ",
+        PlanError::OverBudget { .. } => "plan with a larger budget, or with a solver that needs less",
+        _ => "docs/formats.md describes what an action needs",
+    };
+    Failure::failed(error, hint)
 }
 
 fn figures(profile: &Profile, plan: &Plan, simulation: &Simulation) -> Figures {
@@ -125,13 +120,5 @@ fn show(profile: &Profile, plan: &Plan, simulation: &Simulation) -> Result<(), F
     let rows = rows.map(|row| row.map(str::to_owned));
     let title = format!("`{}` for {}: legal", plan.solver, profile.model());
     report::show(&report::table([&title, ""], rows))?;
-    let most = 8;
-    let tensors = simulation.peak_tensors.iter().take(most);
-    let rows = tensors.map(|live| [live.what.to_string(), live.bytes.to_string()]);
-    report::show(&format!("\n{}", report::table(["alive at the peak", "bytes"], rows)))?;
-    let more = simulation.peak_tensors.len().saturating_sub(most);
-    match more {
-        0 => Ok(()),
-        more => report::show(&format!(" and {more} more")),
-    }
+    report::show_alive(simulation)
 }

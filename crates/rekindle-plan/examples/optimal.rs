@@ -1,57 +1,16 @@
 //! How long the optimum takes to find: `cargo run --release -p rekindle-plan --example optimal`.
 //!
-//! Prints one line of JSON for each chain and budget: the time taken, the gap, and the plan's cost.
+//! Prints one line of JSON for each chain and budget: the time taken, the gap, and the plan's cost; and one for the whole
+//! frontier with its largest gap. Lengths can be given: `-- 100 200 500`.
 #![allow(clippy::print_stdout, reason = "an example prints")]
+
+mod random_chain;
 
 use std::time::{Duration, Instant};
 
+use random_chain::{equal_blocks, random_chain};
 use rekindle_plan::solvers::optimal;
-use rekindle_plan::{Bytes, Nanos, Plan, Profile, Request, Rule, StageProfile};
-
-/// A random number generator of one line, so that everybody gets the same chains.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
-/// Stages that have nothing in common: boundaries of 1 to 16 MiB, tapes of 2 to 20 boundaries, times of 1 to 10 ms.
-fn random_chain(stages: usize, seed: u64) -> Profile {
-    let mut random = Random(seed);
-    let stage = |index: usize| {
-        let output = (1 << 20) + random.below(15 << 20);
-        let forward = 1_000_000 + random.below(9_000_000);
-        StageProfile {
-            name: format!("stage.{index}"),
-            output_bytes: Bytes::new(output),
-            tape_bytes: Bytes::new(output * 2 + random.below(18 * output)),
-            forward_ns: Nanos::new(forward),
-            backward_ns: Nanos::new(forward + random.below(2 * forward)),
-            forward_extra_bytes: Bytes::new(random.below(4 << 20)),
-            backward_extra_bytes: Bytes::new(random.below(8 << 20)),
-            ..StageProfile::default()
-        }
-    };
-    let stages = (0..stages).map(stage).collect();
-    Profile::new("random", "none", Bytes::new(8 << 20), stages).unwrap_or_else(|error| panic!("{error}"))
-}
-
-/// Blocks that differ in nothing, of sizes that have nothing in common.
-fn equal_blocks(stages: usize) -> Profile {
-    let stage = |index: usize| StageProfile {
-        name: format!("block.{index}"),
-        output_bytes: Bytes::new(262_144),
-        tape_bytes: Bytes::new(9_412_345),
-        forward_ns: Nanos::new(1_234_567),
-        backward_ns: Nanos::new(2_345_678),
-        ..StageProfile::default()
-    };
-    let stages = (0..stages).map(stage).collect();
-    Profile::new("blocks", "none", Bytes::new(262_144), stages).unwrap_or_else(|error| panic!("{error}"))
-}
+use rekindle_plan::{Bytes, Plan, Profile, Request, Rule};
 
 fn main() {
     let lengths: Vec<usize> = std::env::args().skip(1).filter_map(|length| length.parse().ok()).collect();
@@ -84,4 +43,20 @@ fn run(profile: &Profile) {
             Err(error) => println!(r#"{{"stages": {}, "error": "{error}"}}"#, profile.stages().len()),
         }
     }
+    let request = Request { time_limit: Duration::from_secs(60), ..Request::default() };
+    let start = Instant::now();
+    let Ok(frontier) = optimal::frontier(profile, &request) else { return };
+    let took = start.elapsed();
+    let gaps = frontier.points().iter().map(|point| 1.0 - point.lower_bound_ns.ratio(point.step_ns));
+    let mut gaps: Vec<f64> = gaps.collect();
+    gaps.sort_by(f64::total_cmp);
+    println!(
+        r#"{{"model": "{}", "stages": {}, "frontier_points": {}, "milliseconds": {:.1}, "median_gap_percent": {:.2}, "largest_gap_percent": {:.2}}}"#,
+        profile.model(),
+        profile.stages().len(),
+        frontier.points().len(),
+        took.as_secs_f64() * 1e3,
+        gaps[gaps.len() / 2] * 100.0,
+        gaps[gaps.len() - 1] * 100.0,
+    );
 }

@@ -74,7 +74,10 @@ enum Solved {
 const RATIO: u64 = 4;
 
 /// A room is looked at about so often before it is twice as large.
-const LOOKS: u64 = 48;
+const LOOKS: u64 = 20;
+
+/// How many times their least room groups of stages must have for single stages not to be asked.
+const SPARE: u64 = 4;
 
 /// The most different cells that are solved beside groups of stages.
 const MOST_CELLS: usize = 20_000;
@@ -147,7 +150,10 @@ impl Frontier {
             return choice::actions(&self.chain, (), fastest);
         }
         let moved = self.places.as_ref().and_then(|places| places.overhead(room).zip(places.actions(room)));
-        let plans = self.views.iter().flat_map(|view| view.plans(room)).chain(moved);
+        // Groups come first; where they have room to spare, single stages would find little more.
+        let spare = self.views.first().is_some_and(|view| !view.whole && room / SPARE >= view.least_room());
+        let views = if spare { &self.views[..1] } else { &self.views[..] };
+        let plans = views.iter().flat_map(|view| view.plans(room)).chain(moved);
         plans.min_by_key(|plan| plan.0).map(|plan| plan.1)
     }
 
@@ -228,10 +234,14 @@ fn falling(points: impl Iterator<Item = FrontierPoint>) -> Vec<FrontierPoint> {
 }
 
 impl View {
+    fn least_room(&self) -> u64 {
+        self.problem.least_room(0, self.problem.chain.stages())
+    }
+
     /// The plans it leads to in a room, with their overheads.
     fn plans(&self, room: u64) -> Vec<(u64, Vec<Action>)> {
         let problem = &self.problem;
-        if room < problem.least_room(0, problem.chain.stages()) {
+        if room < self.least_room() {
             return Vec::new();
         }
         match &self.solved {

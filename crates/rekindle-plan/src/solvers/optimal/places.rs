@@ -24,6 +24,10 @@ const WATCHED: usize = 2;
 /// Chains up to this length are solved exactly.
 const EXACT_STAGES: usize = 8;
 
+/// The labels a cell of a longer chain may have, and those of any chain once the work gets too much.
+const FEW_LABELS: usize = 48;
+const MOST_WORK: usize = 30_000_000;
+
 /// Longer chains in at most so many groups.
 const MOST_GROUPS: usize = 32;
 
@@ -91,6 +95,8 @@ pub(super) struct Places {
     numbers: Vec<usize>,
     labels: Vec<Vec<Label>>,
     most_labels: usize,
+    /// Labels looked at.
+    work: usize,
     /// Labels were left out: the plan is good, not best.
     pub(super) thinned: bool,
 }
@@ -104,7 +110,7 @@ impl Places {
             return None;
         }
         let size = chain.stages().div_ceil(MOST_GROUPS);
-        let most_labels = if chain.stages() <= EXACT_STAGES { usize::MAX } else { 48 };
+        let most_labels = if chain.stages() <= EXACT_STAGES { 1_500 } else { FEW_LABELS };
         let mut places = Self::new(profile, chain.grouped(size), room, most_labels);
         places.thinned |= size > 1;
         Some(places)
@@ -151,6 +157,7 @@ impl Places {
             numbers: Vec::new(),
             labels: Vec::new(),
             most_labels,
+            work: 0,
             thinned: false,
         };
         places.find_arrivals();
@@ -174,8 +181,10 @@ impl Places {
                 }
             }
         }
-        // Beyond a few sizes the cells would be too many: those boundaries come back after the backward.
-        arrivals.truncate(12);
+        // Beyond some sizes the cells would be too many: those boundaries come back after the backward.
+        let most = if self.chain.stages() <= EXACT_STAGES { 24 } else { 4 };
+        self.thinned |= arrivals.len() > most;
+        arrivals.truncate(most);
         self.arrivals = arrivals;
     }
 
@@ -215,6 +224,10 @@ impl Places {
                     let ask =
                         Ask { first, end, taped: variant % 2 == 1, arrival: (variant / 2).checked_sub(1) };
                     let labels = self.candidates(ask, room);
+                    self.work = self.work.saturating_add(labels.len());
+                    if self.work > MOST_WORK {
+                        self.most_labels = self.most_labels.min(FEW_LABELS);
+                    }
                     let labels = self.best_of(labels);
                     self.labels.push(labels);
                 }

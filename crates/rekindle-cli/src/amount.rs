@@ -1,0 +1,87 @@
+//! Amounts as people write them: `2GiB`, `30%`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use rekindle_plan::{Bytes, ParseBytesError, Plan, PlanError, Profile, Rule};
+
+/// A budget: bytes, or a part of what keeping everything takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Budget {
+    Bytes(Bytes),
+    Part(Fraction),
+}
+
+impl Budget {
+    /// The budget in bytes for a profile.
+    pub(crate) fn bytes(self, profile: &Profile) -> Result<Bytes, PlanError> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            Self::Part(part) => {
+                let all = Plan::by_rule(profile, Rule::StoreAll, None)?.predicted.peak_bytes.get();
+                Ok(Bytes::new((all as f64 * part.0) as u64))
+            }
+        }
+    }
+}
+
+impl FromStr for Budget {
+    type Err = ParseBudgetError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.ends_with('%') {
+            true => text.parse().map(Self::Part).map_err(ParseBudgetError::Part),
+            false => text.parse().map(Self::Bytes).map_err(ParseBudgetError::Bytes),
+        }
+    }
+}
+
+/// Why a text is no budget.
+#[derive(Debug)]
+pub(crate) enum ParseBudgetError {
+    Bytes(ParseBytesError),
+    Part(ParseFractionError),
+}
+
+impl fmt::Display for ParseBudgetError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(error) => write!(formatter, "{error}, or a part of what store-all takes such as 30%"),
+            Self::Part(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl std::error::Error for ParseBudgetError {}
+
+/// A fraction from 0: `5%` or `0.05`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Fraction(pub(crate) f64);
+
+#[derive(Debug)]
+pub(crate) struct ParseFractionError {
+    found: String,
+}
+
+impl fmt::Display for ParseFractionError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "`{}` is not a fraction: expected 0% to 1000%, such as 5% or 0.05", self.found)
+    }
+}
+
+impl std::error::Error for ParseFractionError {}
+
+impl FromStr for Fraction {
+    type Err = ParseFractionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (number, scale) = match text.strip_suffix('%') {
+            Some(percent) => (percent, 100.0),
+            None => (text, 1.0),
+        };
+        let number = number.trim().parse::<f64>().ok().map(|number| number / scale);
+        // NaN and infinity are in no range.
+        let number = number.filter(|number| (0.0..=10.0).contains(number));
+        number.map(Self).ok_or_else(|| ParseFractionError { found: text.to_owned() })
+    }
+}

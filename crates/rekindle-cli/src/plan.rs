@@ -1,0 +1,106 @@
+//! `rekindle plan`: from a profile and a budget to a plan.
+
+use std::time::Duration;
+
+use rekindle_plan::solvers::Solver;
+use rekindle_plan::{Gap, Plan, PlanError, Profile, Request, Simulation, SolveError};
+
+use crate::arguments::{Named, PlanArguments};
+use crate::failure::Failure;
+use crate::{files, report};
+
+/// Runs the command.
+pub(crate) fn run(arguments: &PlanArguments) -> Result<(), Failure> {
+    let Named::Solver(solver) = arguments.solver else {
+        return list();
+    };
+    let Some(path) = &arguments.profile else {
+        let error = anyhow::anyhow!("no profile is given");
+        return Err(Failure::request(error, "rekindle plan PROFILE --budget 2GiB"));
+    };
+    let profile = files::profile(path)?;
+    let request = request(arguments, &profile)?;
+    let waiting = report::spinner(&format!("planning {} stages", profile.stages().len()));
+    let plan = solver.solve(&profile, &request);
+    waiting.finish_and_clear();
+    let plan = plan.map_err(refused)?;
+    let (_, simulation) = plan.judge(&profile).map_err(|error| refused(error.into()))?;
+    if let Some(path) = &arguments.output {
+        files::write(path, &format!("{}\n", plan.to_json()))?;
+    }
+    match arguments.json {
+        true => report::show(&plan.to_json()),
+        false => show(&profile, &plan, &simulation),
+    }
+}
+
+/// What exists.
+fn list() -> Result<(), Failure> {
+    let solvers = Solver::ALL.map(|(solver, line)| [solver.to_string(), line.to_owned()]);
+    let rules = [
+        ["store-all", "keep every tape: nothing runs twice"],
+        ["full", "keep the input only: the least memory, the most forwards"],
+        ["every-K", "keep every K-th boundary, such as every-4"],
+        ["sqrt", "every-K with the square root of the number of stages"],
+    ];
+    let rules = rules.map(|row| row.map(str::to_owned));
+    report::show(&report::words(["solver", "finds"], solvers.into_iter().chain(rules)))
+}
+
+fn request(arguments: &PlanArguments, profile: &Profile) -> Result<Request, Failure> {
+    let mut request = Request::default();
+    if let Some(budget) = arguments.budget {
+        request.budget_bytes = Some(budget.bytes(profile).map_err(|error| refused(error.into()))?);
+    }
+    request.slots = arguments.slots;
+    request.margin = arguments.margin.0;
+    request.gap = Gap::new(arguments.gap.0).unwrap_or(Gap::ONE_PERCENT);
+    request.time_limit = Duration::from_secs(u64::from(arguments.time_limit));
+    Ok(request)
+}
+
+/// What to try when a solver has no plan.
+pub(crate) fn refused(error: SolveError) -> Failure {
+    let hint = match &error {
+        SolveError::BudgetTooSmall { smallest_bytes, .. } => {
+            format!("give --budget {} or more, and the margin on top of it", smallest_bytes.get())
+        }
+        SolveError::TooFewSlots { least, .. } => format!("give --slots {least} or more"),
+        SolveError::NothingToMeet { .. } => "give --budget, such as --budget 2GiB".to_owned(),
+        SolveError::Refused(PlanError::OverBudget { .. }) => {
+            "give a larger --budget, or let `--solver optimal` find a plan for this one".to_owned()
+        }
+        SolveError::NoTier { .. } => "docs/formats.md describes the profile's tiers".to_owned(),
+        SolveError::Refused(PlanError::Rule(_)) | SolveError::TooLong { .. } => {
+            "give a larger --budget, or group stages into fewer".to_owned()
+        }
+        _ => "`rekindle plan --solver` lists the solvers".to_owned(),
+    };
+    Failure::request(error, hint)
+}
+
+fn show(profile: &Profile, plan: &Plan, simulation: &Simulation) -> Result<(), Failure> {
+    let predicted = plan.predicted;
+    let stages = profile.stages().len();
+    let budget = plan.budget_bytes.map_or_else(|| "none".to_owned(), |budget| budget.to_string());
+    let of_budget = plan.budget_bytes.map(|budget| report::percent_of(predicted.peak_bytes, budget));
+    let of_budget = of_budget.map(|percent| format!(", {percent} of the budget")).unwrap_or_default();
+    let over = predicted.step_ns.ratio(profile.lower_bound()) - 1.0;
+    let action = plan.actions.get(simulation.peak_action).map(ToString::to_string).unwrap_or_default();
+    let rows = [
+        ["status", &plan.status.to_string()],
+        ["budget", &budget],
+        ["peak", &format!("{}{of_budget}", predicted.peak_bytes)],
+        ["reached at", &format!("action {} (`{action}`)", simulation.peak_action)],
+        ["step", &format!("{} ({} over store-all)", predicted.step_ns, report::signed_percent(over))],
+        ["of it recomputing", &predicted.recompute_ns.to_string()],
+        ["of it waiting for transfers", &simulation.wait_ns.to_string()],
+        ["no such plan is faster than", &predicted.lower_bound_ns.to_string()],
+        ["stage forwards", &format!("{} for {stages} stages", predicted.forwards)],
+        ["actions", &plan.actions.len().to_string()],
+    ];
+    let rows = rows.map(|row| row.map(str::to_owned));
+    let title = format!("`{}` for {}", plan.solver, profile.model());
+    report::show(&report::table([&title, ""], rows))?;
+    report::show_alive(simulation)
+}
