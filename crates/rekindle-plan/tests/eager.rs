@@ -57,10 +57,8 @@ fn with_less_room_tapes_go_and_then_boundaries() {
     tape 5
     backward 5
     forward 1
-    keep x1
     forward 2
     forward 3
-    drop x1
     tape 4
     backward 4
     forward 1
@@ -243,7 +241,7 @@ proptest! {
 }
 
 /// Kirisame et al. 2021 prove a linear number of operations in memory of the square root, for a chain of unit costs and
-/// sizes and a score without staleness. Ours has staleness, so this is what is seen, not what is proven.
+/// sizes and a score of the evicted neighbourhood alone. Ours has staleness too: this is what is seen, not what is proven.
 #[test]
 fn forwards_grow_with_the_length_in_memory_of_its_square_root() {
     let mut table = String::from("stages  budget  sqrt  eager\n");
@@ -257,10 +255,16 @@ fn forwards_grow_with_the_length_in_memory_of_its_square_root() {
     assert_snapshot!(table, @r"
     stages  budget  sqrt  eager
        100      21  1.90   1.96
-      1000      64  1.99   2.09
-     10000     201  1.99   2.33
-    100000     633  2.00   2.40
+      1000      64  1.99   2.06
+     10000     201  1.99   2.22
+    100000     633  2.00   2.29
     ");
+}
+
+/// Where letting a tape go frees nothing, many go.
+#[test]
+fn tapes_no_larger_than_boundaries_go_in_numbers() {
+    assert_eq!(forwards(&uniform(100, 1, 1), 75), 154);
 }
 
 /// A transformer's proportions: `sqrt` tapes ten blocks at once, and eager eviction one.
@@ -285,9 +289,9 @@ fn against_the_rules_on_blocks_whose_tapes_are_thirty_two_boundaries() {
        115     every-2            198    201
        331        sqrt            190    193
       3202   store-all            100    100
-        40           -              -    426
+        40           -              -    427
         50           -              -    283
-        65           -              -    268
+        65           -              -    269
        100           -              -    201
     ");
 }
@@ -295,7 +299,7 @@ fn against_the_rules_on_blocks_whose_tapes_are_thirty_two_boundaries() {
 /// Not promised, and not so: what goes first depends on when room runs out.
 #[test]
 fn a_larger_budget_may_take_longer() {
-    let profile = uniform(60, 1, 4);
+    let profile = uniform(60, 1, 2);
     let times =
         (smallest(&profile)..=store_all_peak(&profile)).map(|budget| (budget, forwards(&profile, budget)));
     let times: Vec<(u64, u64)> = times.collect();
@@ -305,7 +309,8 @@ fn a_larger_budget_may_take_longer() {
         .map(|pair| format!("{} bytes: {}, {} bytes: {}", pair[0].0, pair[0].1, pair[1].0, pair[1].1))
         .collect();
     assert_snapshot!(worse.join("\n"), @r"
-    19 bytes: 157, 20 bytes: 158
+    10 bytes: 203, 11 bytes: 210
+    12 bytes: 178, 13 bytes: 183
     ");
 }
 

@@ -83,8 +83,11 @@ pub enum EvictError {
 /// evictor.record_forward(Stage::new(4), kib(1), ms(1))?;
 /// evictor.unpin(input);
 /// assert_eq!(evictor.live_bytes(), kib(4));
-/// // x2 would now have to be brought back by two stages: x3, used later, is cheaper.
-/// assert_eq!(evictor.make_room(kib(1))?, [Held::Boundary(Boundary::new(3))]);
+/// // x2 is unused for twice as long as x3, but with x1 gone it takes two stages to bring back: the same score. Between
+/// // equals the longest unused goes.
+/// let (x2, x3) = (Held::Boundary(Boundary::new(2)), Held::Boundary(Boundary::new(3)));
+/// assert_eq!(evictor.score(x2), evictor.score(x3));
+/// assert_eq!(evictor.make_room(kib(1))?, [x2]);
 ///
 /// // What cannot be is said before anything goes.
 /// let error = evictor.make_room(kib(4)).unwrap_err();
