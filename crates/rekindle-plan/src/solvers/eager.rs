@@ -30,11 +30,10 @@ pub const NAME: &str = "eager";
 /// large they are. That a stage was the last it learns when the gradient arrives. Of the whole profile only one figure
 /// is used in advance, to refuse a budget under which something could be let go that cannot be brought back.
 ///
-/// **What it does.** A stage that arrives runs with its tape if room can be made for it, because it may be the last;
-/// without otherwise. Going back, a tape that is gone is made again from the nearest boundary there is; the boundaries on
-/// the way stay until something better needs their room, and so do tapes that need none to be made. A tape that was let
-/// go before its backward is left out of the plan, where its stage runs without one. Tape options, tiers and codecs are
-/// not used.
+/// **What it does.** A stage runs with its tape if room can be made for it, because it may be the last; without
+/// otherwise. Going back, a tape that is gone is made again from the nearest boundary there is, and the stages on the way
+/// run by the same rule. What they leave stays until something better needs its room. A tape that was let go before its
+/// backward is left out of the plan, where its stage runs without one. Tape options, tiers and codecs are not used.
 ///
 /// **What it promises.** Never a byte over the budget. Nothing is run twice when the budget is that of `store-all`.
 /// Otherwise nothing is promised about the time, not even that a larger budget takes less of it.
@@ -148,7 +147,7 @@ impl<'a> Run<'a> {
     fn step(&mut self) -> Result<(), Stop> {
         let stages = self.profile.stages().len();
         for index in 0..stages {
-            self.arrive(Stage::at(index))?;
+            self.forward(Stage::at(index))?;
         }
         let last = Stage::at(stages - 1);
         self.evictor.record_turn();
@@ -167,8 +166,8 @@ impl<'a> Run<'a> {
         self.profile.gradient_bytes(boundary).unwrap_or_default()
     }
 
-    /// Runs a stage for the first time. It may be the last one, so with its tape if room can be made for that.
-    fn arrive(&mut self, stage: Stage) -> Result<(), Stop> {
+    /// Runs a stage, with its tape if room can be made for that: it may be the last one.
+    fn forward(&mut self, stage: Stage) -> Result<(), Stop> {
         let pinned = self.stage(stage).pinned;
         match self.run(stage, true) {
             Err(Stop::Evictor(EvictError::NoRoom { .. })) if !pinned => self.run(stage, false),
@@ -178,14 +177,6 @@ impl<'a> Run<'a> {
             }
             done => done,
         }
-    }
-
-    /// Runs a stage again on the way to a later one: with its tape only if nothing has to go for it, because the later
-    /// stage's is needed sooner.
-    fn pass(&mut self, stage: Stage) -> Result<(), Stop> {
-        let profile = self.stage(stage);
-        let room = self.evictor.limit_bytes().saturating_sub(self.evictor.live_bytes());
-        self.run(stage, with(profile.tape_bytes, profile.forward_extra_bytes) <= room)
     }
 
     /// Runs a stage, once there is room.
@@ -225,7 +216,7 @@ impl<'a> Run<'a> {
         if !self.evictor.is_taped(stage) {
             let nearest = self.evictor.nearest(stage.input()).unwrap_or(Boundary::new(0));
             for number in nearest.number() + 1..stage.number() {
-                self.pass(Stage::new(number))?;
+                self.forward(Stage::new(number))?;
             }
             self.run(stage, true)?;
         }

@@ -84,6 +84,18 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    /// A chain of which some stages must run once only.
+    pub(crate) fn any_pinned_profile()(
+        profile in any_profile(),
+        pinned in proptest::collection::vec(proptest::bool::weighted(0.3), 12),
+    ) -> Profile {
+        let stages = profile.stages().iter().zip(pinned);
+        let stages = stages.map(|(stage, pinned)| StageProfile { pinned, ..stage.clone() });
+        Profile::new("pinned", "none", profile.input_bytes(), stages.collect()).unwrap()
+    }
+}
+
 pub(crate) fn any_rule() -> impl Strategy<Value = Rule> {
     prop_oneof![
         Just(Rule::StoreAll),

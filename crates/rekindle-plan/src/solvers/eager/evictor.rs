@@ -69,7 +69,7 @@ pub enum EvictError {
 /// use rekindle_plan::solvers::eager::{Evictor, Held};
 /// use rekindle_plan::{Boundary, Bytes, Nanos, Stage};
 ///
-/// let (kib, ms) = (|count| Bytes::new(count << 10), |count| Nanos::new(count * 1_000_000));
+/// let (kib, ms) = (|count: u64| Bytes::new(count << 10), |count: u64| Nanos::new(count * 1_000_000));
 /// let mut evictor = Evictor::new(kib(4), kib(1))?;
 /// for number in 1..=3 {
 ///     // Room first: nothing has to go for x1, x2 and x3 beside x0.
@@ -83,8 +83,11 @@ pub enum EvictError {
 /// evictor.record_forward(Stage::new(4), kib(1), ms(1))?;
 /// evictor.unpin(input);
 /// assert_eq!(evictor.live_bytes(), kib(4));
-/// // x2 would now have to be brought back by two stages: x3, used later, is cheaper.
-/// assert_eq!(evictor.make_room(kib(1))?, [Held::Boundary(Boundary::new(3))]);
+/// // x2 is unused for twice as long as x3, but with x1 gone it takes two stages to bring back: the same score. Between
+/// // equals the longest unused goes.
+/// let (x2, x3) = (Held::Boundary(Boundary::new(2)), Held::Boundary(Boundary::new(3)));
+/// assert_eq!(evictor.score(x2), evictor.score(x3));
+/// assert_eq!(evictor.make_room(kib(1))?, [x2]);
 ///
 /// // What cannot be is said before anything goes.
 /// let error = evictor.make_room(kib(4)).unwrap_err();
@@ -104,7 +107,10 @@ pub struct Evictor {
     links: Vec<Link>,
     /// The last boundary that may still be read: what is gone beyond it is not missed.
     last: usize,
+    turned: bool,
     candidates: Tournament,
+    /// The links whose candidates are to be brought up to date, each once.
+    changed: Vec<usize>,
 }
 
 /// A boundary and the tape of the stage that makes it.
@@ -129,6 +135,8 @@ struct Link {
     /// Places among the candidates.
     boundary_slot: Option<u32>,
     tape_slot: Option<u32>,
+    /// Its candidates are to be brought up to date.
+    changed: bool,
     /// What this link adds to `live` and to `stuck`.
     live: u64,
     stuck: u64,
@@ -153,7 +161,9 @@ impl Evictor {
             now: 0,
             links: vec![input],
             last: 0,
+            turned: false,
             candidates: Tournament::default(),
+            changed: Vec::new(),
         })
     }
 
@@ -187,6 +197,7 @@ impl Evictor {
         }
         let limit = self.limit;
         while self.live.checked_add(bytes.get()).is_none_or(|sum| sum > limit) {
+            self.update_candidates();
             // Whatever is not stuck is a candidate, or becomes one when the tape beside it has gone.
             let Some(best) = self.candidates.best(self.now) else { return Err(no_room) };
             let held = held_named(best.name);
@@ -220,8 +231,8 @@ impl Evictor {
     /// Records that `stage` ran without a tape in `cost`: its input was used, its output of `output_bytes` is there.
     ///
     /// # Errors
-    /// When no room was made for the output, the input is gone, the output is there already, or a stage before has
-    /// never run.
+    /// When no room was made for the output, the input is gone, the output is there already, a stage before has never
+    /// run, or the stage has gone back.
     pub fn record_forward(
         &mut self,
         stage: Stage,
@@ -247,8 +258,13 @@ impl Evictor {
     }
 
     /// Records that the last boundary was handed out: from here on the stages go back. It is gone unless a tape has it.
+    /// A second turn changes nothing.
     pub fn record_turn(&mut self) {
         let last = self.links.len() - 1;
+        if self.turned {
+            return;
+        }
+        self.turned = true;
         if !self.links[last].taped && last > 0 {
             self.unlink(last);
         }
@@ -260,25 +276,26 @@ impl Evictor {
     /// unless another tape has it.
     ///
     /// # Errors
-    /// When its tape is not there, or a later stage has not gone back.
+    /// When its tape is not there, or it is not its turn: the last stage goes back first, after
+    /// [`Evictor::record_turn`].
     pub fn record_backward(&mut self, stage: Stage, cost: Nanos) -> Result<(), EvictError> {
         let number = stage.number() as usize;
         let impossible = |why| EvictError::Impossible { stage, how: "back", why };
         if !self.is_taped(stage) {
             return Err(impossible("its tape is not there"));
         }
-        if number < self.last {
-            return Err(impossible("a later stage has not gone back"));
+        if !self.turned || number != self.last + 1 {
+            return Err(impossible("it is not the next to go back"));
         }
         self.tick(cost);
         self.links[number].taped = false;
         self.unlink(number);
         let input = number - 1;
         self.last = input.saturating_sub(1);
-        if !self.links[input].taped {
-            self.unlink(input);
+        match self.links[input].taped {
+            true => self.refresh(input),
+            false => self.unlink(input),
         }
-        self.refresh(input);
         self.refresh_tail();
         Ok(())
     }
@@ -331,6 +348,9 @@ impl Evictor {
         if number == 0 || number > self.links.len() {
             return impossible("a stage before it has never run");
         }
+        if number > self.last + 1 {
+            return impossible("the chain has turned before it, or it has gone back");
+        }
         if !self.links[number - 1].here {
             return impossible("its input is not there");
         }
@@ -368,7 +388,7 @@ impl Evictor {
         self.refresh(number - 1);
         self.refresh(number);
         if let Some(after) = after {
-            self.refresh(after);
+            self.rescore(after);
         }
         Ok(())
     }
@@ -414,42 +434,61 @@ impl Evictor {
     /// Takes a boundary out of the line of those that are there.
     fn unlink(&mut self, number: usize) {
         let link = &mut self.links[number];
+        if !link.here {
+            return;
+        }
         link.here = false;
         let (before, after) = (link.before, link.after.take());
         self.refresh(number);
         if number > 0 {
             self.links[before].after = after;
-            self.refresh(before);
+            self.rescore(before);
         }
         if let Some(after) = after {
             self.links[after].before = before;
-            self.refresh(after);
+            self.rescore(after);
         }
     }
 
     /// The score of the last boundary that is there changes with what is missed beyond it.
     fn refresh_tail(&mut self) {
         if let Some(tail) = self.links[..=self.last].iter().rposition(|link| link.here) {
-            self.refresh(tail);
+            self.rescore(tail);
         }
     }
 
-    /// Brings the sums and the candidates up to date with a link.
+    /// Brings the sums up to date with a link, and notes that its candidates may have changed.
     fn refresh(&mut self, number: usize) {
         let (live, stuck) = self.bytes_of(number);
-        let (boundary, tape) = (self.boundary_player(number), self.tape_player(number));
         let link = &mut self.links[number];
         self.live = self.live - link.live + live;
         self.stuck = self.stuck - link.stuck + stuck;
         (link.live, link.stuck) = (live, stuck);
-        for (slot, player) in [(&mut link.boundary_slot, boundary), (&mut link.tape_slot, tape)] {
-            match (*slot, player) {
-                (None, None) => {}
-                (None, Some(player)) => *slot = Some(self.candidates.enter(player, self.now)),
-                (Some(at), Some(player)) => self.candidates.change(at, player, self.now),
-                (Some(at), None) => {
-                    self.candidates.leave(at, self.now);
-                    *slot = None;
+        self.rescore(number);
+    }
+
+    /// Notes that the score of a link may have changed. Much changes and changes back before anything has to go, so the
+    /// candidates are brought up to date only then.
+    fn rescore(&mut self, number: usize) {
+        if !std::mem::replace(&mut self.links[number].changed, true) {
+            self.changed.push(number);
+        }
+    }
+
+    fn update_candidates(&mut self) {
+        while let Some(number) = self.changed.pop() {
+            let (boundary, tape) = (self.boundary_player(number), self.tape_player(number));
+            let link = &mut self.links[number];
+            link.changed = false;
+            for (slot, player) in [(&mut link.boundary_slot, boundary), (&mut link.tape_slot, tape)] {
+                match (*slot, player) {
+                    (None, None) => {}
+                    (None, Some(player)) => *slot = Some(self.candidates.enter(player, self.now)),
+                    (Some(at), Some(player)) => self.candidates.change(at, player, self.now),
+                    (Some(at), None) => {
+                        self.candidates.leave(at, self.now);
+                        *slot = None;
+                    }
                 }
             }
         }
@@ -513,3 +552,6 @@ fn held_named(name: u64) -> Held {
         _ => Held::Tape(Stage::new(number)),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,8 +38,11 @@ impl Trace {
         self.push(Step::Backward { stage })
     }
 
-    pub(super) fn let_go(&mut self, gone: impl IntoIterator<Item = Held>) -> Result<(), TooLong> {
-        let previous = self.steps.len().checked_sub(1);
+    pub(super) fn let_go(&mut self, gone: Vec<Held>) -> Result<(), TooLong> {
+        if gone.is_empty() {
+            return Ok(());
+        }
+        let previous = self.steps.iter().rposition(|step| !matches!(step, Step::LetGo { .. }));
         for held in gone {
             match held {
                 Held::Tape(stage) => {
