@@ -87,18 +87,21 @@ impl Frontier {
         let chain = Chain::new(profile);
         let until = deadline(request);
         let stages = chain.stages();
-        let mut views = Vec::new();
+        let mut views: Vec<View> = Vec::new();
         if stages > MOST_STAGES || (stages > GROUPS && alike(&chain)) {
             let problem = Problem::new(chain.grouped(stages.div_ceil(GROUPS)));
-            let solved = Solved::OnGrids(grids(&problem, &chain, until));
+            let solved = Solved::OnGrids(grids(&problem, &chain, chain.store_all_room(), until));
             views.push(View { problem, solved, whole: false });
         }
         if stages <= MOST_STAGES {
             let problem = whole(chain.clone())?;
+            // Beside groups, single stages are only asked where groups have little room.
+            let most = views.first().map(|groups| groups.least_room().saturating_mul(SPARE));
+            let most = most.unwrap_or(u64::MAX).min(chain.store_all_room());
             let solved = match Staircases::new(&problem, chain.store_all_room()) {
                 Some(stairs) => Solved::Exactly(stairs),
                 None if views.is_empty() || problem.cells.count() <= MOST_CELLS => {
-                    Solved::OnGrids(grids(&problem, &chain, until))
+                    Solved::OnGrids(grids(&problem, &chain, most, until))
                 }
                 None => Solved::OnGrids(Vec::new()),
             };
@@ -275,10 +278,10 @@ fn near(grids: &[(u64, Grid)], room: u64) -> impl Iterator<Item = &Grid> {
     grids.iter().rev().filter(move |(most, _)| *most >= room).take(2).map(|(_, grid)| grid)
 }
 
-/// Grids for all rooms, each finer for its own; fewer when time is up.
-fn grids(problem: &Problem, chain: &Chain, until: Instant) -> Vec<(u64, Grid)> {
+/// Grids for all rooms up to `most`, each finer for its own; fewer when time is up.
+fn grids(problem: &Problem, chain: &Chain, most: u64, until: Instant) -> Vec<(u64, Grid)> {
     let least = problem.least_room(0, problem.chain.stages());
-    let mut room = chain.store_all_room();
+    let mut room = most;
     let mut grids: Vec<(u64, Grid)> = Vec::new();
     loop {
         let search = refine::Search::new(chain, room, crate::Gap::ZERO, until);
