@@ -281,3 +281,98 @@ fn a_loss_that_explodes_is_a_failure_with_a_hint() {
         "{error}"
     );
 }
+
+/// Hides the folder and the fingerprint; figures of the planner are the same everywhere.
+fn planned(arguments: &[&str], files: &Files) -> String {
+    without_folder(&seen(&rekindle(arguments)), &files.profile)
+}
+
+#[test]
+fn plan_says_what_it_found_and_how_good_it_is() {
+    let files = files(|_, _| {});
+    let profile = files.profile.to_str().unwrap();
+    assert_snapshot!(planned(&["plan", profile, "--budget", "30MiB"], &files));
+}
+
+#[test]
+fn plan_writes_a_plan_that_simulate_and_explain_read() {
+    let files = files(|_, _| {});
+    let profile = files.profile.to_str().unwrap();
+    let made = files.profile.with_file_name("made.json");
+    let made = made.to_str().unwrap();
+    let output = rekindle(&["plan", profile, "--budget", "70%", "--margin", "5%", "-o", made, "--json"]);
+    assert!(output.status.success(), "{}", seen(&output));
+    assert_eq!(
+        json(&output),
+        serde_json::from_str::<serde_json::Value>(&std::fs::read_to_string(made).unwrap()).unwrap()
+    );
+    let plan = json(&output);
+    assert_eq!(plan["solver"], "optimal");
+    assert_eq!(plan["status"], "optimal");
+    let (peak, budget) =
+        (plan["predicted"]["peak_bytes"].as_u64().unwrap(), plan["budget_bytes"].as_u64().unwrap());
+    assert!(peak as f64 * 1.05 <= budget as f64);
+    assert_eq!(plan["predicted"]["lower_bound_ns"], plan["predicted"]["step_ns"]);
+    let judged = json(&rekindle(&["simulate", profile, made, "--json"]));
+    assert_eq!(judged["peak_bytes"], plan["predicted"]["peak_bytes"]);
+    assert_eq!(judged["forwards"], plan["predicted"]["forwards"]);
+    assert_snapshot!(planned(&["explain", profile, made], &files));
+    let story = json(&rekindle(&["explain", profile, made, "--json"]));
+    let forwards: u64 =
+        story["stages"].as_array().unwrap().iter().map(|stage| stage["forwards"].as_u64().unwrap()).sum();
+    assert_eq!(plan["predicted"]["forwards"], forwards);
+}
+
+#[test]
+fn every_solver_plans_from_the_command_line() {
+    let files = files(|profile, _| {
+        let tiers = r#", "tiers": [{"name": "host", "capacity_bytes": 99999999, "write_bytes_per_second": 1000000000, "read_bytes_per_second": 1000000000}]}"#;
+        *profile = profile.trim_end().strip_suffix('}').unwrap().to_owned() + tiers;
+    });
+    let profile = files.profile.to_str().unwrap();
+    for solver in
+        ["optimal", "revolve", "mixed", "online", "multi-level", "disk-revolve", "eager", "sqrt", "every-2"]
+    {
+        let output = rekindle(&["plan", profile, "--solver", solver, "--budget", "64MiB", "--json"]);
+        assert!(output.status.success(), "{solver}: {}", seen(&output));
+        assert_eq!(json(&output)["solver"], solver);
+    }
+    for solver in ["revolve", "mixed", "online"] {
+        let output = rekindle(&["plan", profile, "--solver", solver, "--slots", "2", "--json"]);
+        assert!(output.status.success(), "{solver}: {}", seen(&output));
+    }
+    assert_snapshot!(planned(&["plan", "--solver"], &files));
+}
+
+#[test]
+fn plans_that_cannot_be_are_refused_with_what_can() {
+    let files = files(|_, _| {});
+    let profile = files.profile.to_str().unwrap();
+    let seen = [
+        planned(&["plan", profile, "--budget", "5MiB"], &files),
+        planned(&["plan", profile], &files),
+        planned(&["plan"], &files),
+        planned(&["plan", profile, "--budget", "lots"], &files),
+        planned(&["plan", profile, "--budget", "1e9%"], &files),
+        planned(&["plan", profile, "--budget", "30MiB", "--solver", "magic"], &files),
+        planned(&["plan", profile, "--budget", "30MiB", "--margin", "NaN"], &files),
+        planned(&["plan", profile, "--solver", "store-all", "--budget", "30MiB"], &files),
+        planned(&["plan", "missing.json", "--budget", "30MiB"], &files),
+    ];
+    assert_snapshot!(seen.join("\n"));
+}
+
+#[test]
+fn frontier_draws_a_picture_and_lists_every_point() {
+    let files = files(|_, _| {});
+    let profile = files.profile.to_str().unwrap();
+    assert_snapshot!(planned(&["frontier", profile], &files));
+    let found = json(&rekindle(&["frontier", profile, "--json"]));
+    let points = found["points"].as_array().unwrap();
+    assert_eq!(points[0]["budget_bytes"], found["smallest_budget_bytes"]);
+    assert_eq!(points[points.len() - 1]["step_ns"], found["fastest_ns"]);
+    for pair in points.windows(2) {
+        assert!(pair[0]["budget_bytes"].as_u64() < pair[1]["budget_bytes"].as_u64());
+        assert!(pair[0]["step_ns"].as_u64() > pair[1]["step_ns"].as_u64());
+    }
+}
