@@ -112,6 +112,7 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
         least: 1,
         most: slots::useful(stages),
         falling: same,
+        costly: false,
         actions: &|slots| actions(stages, slots),
         proven: &|_, _| same && slots::own_tapes_are_best(profile),
     }
