@@ -917,7 +917,7 @@ fn a_hundred_thousand_stages() {
         }
         assert!(revolve::forwards(STAGES, slots) >= stages && mixed::forwards(STAGES, slots) >= stages);
     }
-    for stages in [1 << 32, usize::MAX] {
+    for stages in [MOST_ACTIONS, u32::MAX as usize, 1 << 32, usize::MAX] {
         for slots in [1, 2, 3, u32::MAX] {
             assert!(matches!(revolve::actions(stages, slots), Err(SolveError::TooLong { .. })));
             assert!(matches!(mixed::actions(stages, slots), Err(SolveError::TooLong { .. })));
