@@ -210,9 +210,9 @@ fn with_forwards(cost: u64, forward: u64, length: usize) -> u64 {
 fn stored(sums: &mut Sums, below: &[u64], right: &Rising, forward: u64, level: &Level) -> Option<Stored> {
     let mut found = Stored { cost: below.to_vec(), left: vec![0; below.len()] };
     let mut left = Rising::default();
-    for length in 0..below.len() {
+    for (length, alone) in below.iter().enumerate() {
         // Not worth more than the level below costs, once it has been read.
-        let limit = below[length].saturating_sub(level.read);
+        let limit = alone.saturating_sub(level.read);
         let (cost, at) = sums.cheapest(&left, right, length, limit)?;
         if at > 0 {
             (found.cost[length], found.left[length]) = (cost.saturating_add(level.read).min(NEVER), at);
@@ -266,11 +266,11 @@ fn one_pass(sums: &mut Sums, below: &[u64], forward: u64, level: &Level) -> Opti
     let left = Rising::of(&left.collect::<Vec<_>>());
     let mut row = Row { stores: vec![false; below.len()], left: vec![0; below.len()] };
     let mut open = Rising::default();
-    for length in 0..below.len() {
+    for (length, alone) in below.iter().enumerate() {
         let transfers = level.read.saturating_add(level.write);
-        let (cost, at) = sums.cheapest(&left, &open, length, below[length].saturating_sub(transfers))?;
+        let (cost, at) = sums.cheapest(&left, &open, length, alone.saturating_sub(transfers))?;
         (row.stores[length], row.left[length]) = (at > 0, at);
-        open.push(if at > 0 { cost.saturating_add(transfers).min(NEVER) } else { below[length] });
+        open.push(if at > 0 { cost.saturating_add(transfers).min(NEVER) } else { *alone });
     }
     let never = vec![false; below.len()];
     Some((open.cost, vec![row, Row { stores: never, left: again.left }]))
