@@ -27,7 +27,8 @@ pub const NAME: &str = "mixed";
 
 /// The fewest stage forwards, taped ones included, that go back through `stages` with `slots` for boundaries or tapes.
 ///
-/// `None` when there is no such plan (no stage, or no slot and more than one stage), or the number does not fit.
+/// `None` when there is no such plan (no stage, or no slot and more than one stage), or stages cannot be numbered, from
+/// 2^32 on.
 ///
 /// ```
 /// use rekindle_plan::solvers::mixed;
@@ -38,7 +39,7 @@ pub const NAME: &str = "mixed";
 /// assert_eq!(mixed::forwards(4, 3), Some(4));
 /// ```
 pub fn forwards(stages: usize, slots: u32) -> Option<u64> {
-    let count = u64::try_from(stages).ok()?;
+    let count = u64::from(u32::try_from(stages).ok()?);
     if count == 0 || (slots == 0 && count > 1) {
         return None;
     }
@@ -159,6 +160,7 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
         least: 1,
         most: slots::useful(stages),
         falling: same,
+        costly: false,
         actions: &|slots| actions(stages, slots),
         proven: &|_, _| same && slots::own_tapes_are_best(profile),
     }

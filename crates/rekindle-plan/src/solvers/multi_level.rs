@@ -220,6 +220,7 @@ fn plan(
         most: slots::useful(stages),
         // Overlapped transfers can make a plan that is dearer by the recurrence the faster one.
         falling: false,
+        costly: true,
         actions: &|slots| schedule(&with(slots)).map(|found| found.actions),
         proven: &|_, _| false,
     }
@@ -277,13 +278,9 @@ fn schedule(
     name: &'static str,
     stages: usize,
     costs: &Costs,
-    table: fn(u32, &[u64], u64, &Level) -> Table,
+    table: fn(&[u64], u64, &Level) -> Table,
 ) -> Result<Blocking, SolveError> {
     let (count, _) = check(name, stages, 1, Some(stages as u64))?;
-    if !costs.levels.is_empty() && table::sums(count) > table::MOST_SUMS {
-        let why = "its tables grow with the square of the length".to_owned();
-        return Err(SolveError::TooLong { solver: name, stages, why });
-    }
     // Level 0 is the device: revolve's forwards, less the taped ones.
     let mut cost: Vec<u64> = (0..=count)
         .map(|length| {
@@ -297,7 +294,7 @@ fn schedule(
         .collect();
     let mut tables = Vec::with_capacity(costs.levels.len());
     for level in &costs.levels {
-        let table = table(count, &cost, costs.forward, level);
+        let table = table(&cost, costs.forward, level);
         cost.clone_from(&table.cost);
         tables.push(table);
     }

@@ -7,7 +7,7 @@
 //! Wang, Moin and Iaccarino 2009, "Minimal repetition dynamic checkpointing algorithm for unsteady adjoint
 //! calculation": every boundary has a level, 0 when it is made. With all slots taken, a boundary of a lower level than
 //! a later one may go; if there is none, the newest is passed over and the boundary after it gets a level more. Which
-//! of several goes is open there; here it is the oldest, and that makes the difference:
+//! of several goes is open; here it is the last of them, whose stages are the fewest.
 //!
 //! - with `s` slots and up to `(s + 1)(s + 2) / 2` stages, the forwards are as few as revolve's, which knows the length
 //!   (the range of Stumm and Walther 2010, "New algorithms for optimal online checkpointing", algorithm I);
@@ -16,8 +16,6 @@
 //! - the state is at most `s` boundaries, whatever the length, and a step takes constant time on average.
 //!
 //! Proofs in `docs/solvers/online.md`.
-
-use std::collections::VecDeque;
 
 use super::revolve::{self, check, too_long};
 use super::slots::{self, Counted};
@@ -58,8 +56,8 @@ pub struct Online {
     level: u32,
     /// Boundaries that stay: no later one has a higher level. Levels do not rise from first to last.
     stay: Vec<(Boundary, u32)>,
-    /// Boundaries that may go, oldest first.
-    spare: VecDeque<Boundary>,
+    /// Boundaries that may go, first to last.
+    spare: Vec<Boundary>,
 }
 
 /// What to do with one stage that has arrived.
@@ -90,8 +88,7 @@ impl Online {
         if slots == 0 {
             return Err(SolveError::TooFewSlots { solver: NAME, slots, least: 1, stages: 2 });
         }
-        let (stay, spare) = (Vec::new(), VecDeque::new());
-        Ok(Self { slots, stages: 0, level: u32::MAX, stay, spare })
+        Ok(Self { slots, stages: 0, level: u32::MAX, stay: Vec::new(), spare: Vec::new() })
     }
 
     /// A stage has arrived, and it is not the last.
@@ -107,13 +104,12 @@ impl Online {
         self.stages = stages;
         let stage = Stage::new(stages);
         let free = self.stay.len() + self.spare.len() < self.slots as usize;
-        let drop = if free { None } else { self.spare.pop_front() };
+        let drop = if free { None } else { self.spare.pop() };
         if free || drop.is_some() {
             self.stay.push((input, std::mem::take(&mut self.level)));
             return Ok(Step { drop, keep: Some(input), stage });
         }
-        // The input is passed over. Whatever has a lower level than the next boundary may go from now on; there was
-        // nothing spare, so these are in their order.
+        // The input is passed over. Whatever has a lower level than the next boundary may go from now on.
         self.level = self.level.saturating_add(1);
         let low = self.stay.partition_point(|(_, level)| *level >= self.level);
         self.spare.extend(self.stay.drain(low..).map(|(boundary, _)| boundary));
@@ -249,6 +245,7 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
         most: slots::useful(stages),
         // Beyond revolve's range no proof says that another slot never hurts.
         falling: false,
+        costly: false,
         actions: &|slots| actions(stages, slots),
         proven: &|slots, simulation| same && revolve::forwards(stages, slots) == Some(simulation.forwards),
     }

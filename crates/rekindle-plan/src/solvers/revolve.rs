@@ -21,7 +21,8 @@ pub const NAME: &str = "revolve";
 
 /// The fewest stage forwards, taped ones included, that go back through `stages` with `slots` boundaries kept at once.
 ///
-/// `None` when there is no such plan (no stage, or no slot and more than one stage), or the number does not fit.
+/// `None` when there is no such plan (no stage, or no slot and more than one stage), or stages cannot be numbered, from
+/// 2^32 on.
 ///
 /// ```
 /// use rekindle_plan::solvers::revolve;
@@ -36,7 +37,7 @@ pub fn forwards(stages: usize, slots: u32) -> Option<u64> {
         (1, _) => Some(1),
         (_, 0) => None,
         _ => {
-            let count = u64::try_from(stages).ok()?;
+            let count = u64::from(u32::try_from(stages).ok()?);
             let slots = u64::from(slots).min(count - 1);
             let Repeats { repeats, reach, .. } = Repeats::of(count, slots);
             let all = (u128::from(repeats) + 1).checked_mul(u128::from(count))?;
@@ -112,6 +113,7 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
         least: 1,
         most: slots::useful(stages),
         falling: same,
+        costly: false,
         actions: &|slots| actions(stages, slots),
         proven: &|_, _| same && slots::own_tapes_are_best(profile),
     }
@@ -141,7 +143,7 @@ pub(super) fn check(
 }
 
 pub(super) fn too_long(solver: &'static str, stages: usize, needed: Option<u128>) -> SolveError {
-    let needed = needed.map_or("more than 2^64".to_owned(), |needed| format!("up to {needed}"));
+    let needed = needed.map_or("2^32 or more".to_owned(), |needed| format!("up to {needed}"));
     let why = format!("it needs {needed} actions, more than {MOST_ACTIONS}; give it more slots");
     SolveError::TooLong { solver, stages, why }
 }

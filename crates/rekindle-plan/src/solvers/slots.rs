@@ -7,9 +7,11 @@ use crate::{
 
 /// Up to so many slots every number of them is tried; beyond, a fixed ladder of them.
 const TRY_ALL: u32 = 256;
+const TRY_ALL_COSTLY: u32 = 64;
 
 /// Beyond so many stages the ladder has wider steps.
 const LONG: usize = 20_000;
+const LONG_COSTLY: usize = 2_000;
 
 /// A solver that gives actions for a number of slots.
 pub(super) struct Counted<'a> {
@@ -22,6 +24,8 @@ pub(super) struct Counted<'a> {
     pub(super) most: u32,
     /// More slots never make a plan for this profile slower: the largest number that fits is the one.
     pub(super) falling: bool,
+    /// A schedule takes far longer to make than to judge.
+    pub(super) costly: bool,
     pub(super) actions: &'a dyn Fn(u32) -> Result<Vec<Action>, SolveError>,
     /// Whether no plan of the solver's class with as many slots can be faster than this one.
     pub(super) proven: &'a dyn Fn(u32, &Simulation) -> bool,
@@ -150,10 +154,15 @@ impl Counted<'_> {
     /// The numbers of slots to try, rising: all of them, or steps that grow with the number.
     fn ladder(&self) -> Vec<u32> {
         let most = self.most.max(self.least);
-        if most <= TRY_ALL {
+        let (try_all, long) = if self.costly { (TRY_ALL_COSTLY, LONG_COSTLY) } else { (TRY_ALL, LONG) };
+        if most <= try_all {
             return (self.least..=most).collect();
         }
-        let part = if self.falling || self.profile.stages().len() > LONG { 2 } else { 8 };
+        let part = match (self.falling, self.profile.stages().len() > long) {
+            (true, _) => 2,
+            (false, false) => 8,
+            (false, true) => 1,
+        };
         let next =
             |slots: &u32| (*slots < most).then(|| slots.saturating_add((slots / part).max(1)).min(most));
         std::iter::successors(Some(self.least), next).collect()
