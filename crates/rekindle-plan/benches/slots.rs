@@ -43,10 +43,17 @@ fn costs(slots: u32, on_disk: u32) -> Costs {
     Costs { forward: 1, backward: 2, slots, levels: vec![disk] }
 }
 
-/// Length, slots on the device, slots on disk. The last has more boundaries worth writing than slots for them.
-#[divan::bench(args = [(100, 3, 10), (1000, 30, 90), (1000, 3, 50), (1000, 1, 500)])]
+/// Length, slots on the device, slots on disk.
+#[divan::bench(args = [(100, 3, 10), (1000, 30, 90), (1000, 3, 50)])]
 fn h_revolve(bencher: Bencher, (stages, slots, on_disk): (usize, u32, u32)) {
     let costs = costs(slots, on_disk);
+    bencher.bench(|| multi_level::h_revolve(black_box(stages), black_box(&costs)));
+}
+
+/// A disk so fast that every boundary is worth writing, and slots for a part of them: a row for each slot.
+#[divan::bench(args = [(1000, 1, 100), (1000, 1, 500), (1000, 30, 500)], sample_count = 5)]
+fn h_revolve_row_by_row(bencher: Bencher, (stages, slots, on_disk): (usize, u32, u32)) {
+    let costs = Costs { forward: 100, ..costs(slots, on_disk) };
     bencher.bench(|| multi_level::h_revolve(black_box(stages), black_box(&costs)));
 }
 

@@ -5,6 +5,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use rekindle_plan::Action::{self, Forward, Tape};
 use rekindle_plan::SolveError;
 use rekindle_plan::solvers::multi_level::{Costs, Level, disk_revolve, h_revolve};
 use rekindle_plan::solvers::{mixed, online, revolve};
@@ -30,30 +31,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runs: usize = std::env::args().nth(1).map_or(Ok(11), |text| text.parse())?;
     let runs = runs.max(1);
     let mut rows = Vec::new();
-    let mut row = |solver: &str, stages: usize, slots: u32, seconds: f64, total: u64| {
+    let mut row = |solver: &str, stages: usize, slots: u32, seconds: f64, actions: &[Action]| {
+        let forwards = actions.iter().filter(|action| matches!(action, Forward { .. } | Tape { .. })).count();
         rows.push(serde_json::json!({
-            "solver": solver, "stages": stages, "slots": slots, "seconds": seconds, "total": total,
+            "solver": solver, "stages": stages, "slots": slots, "seconds": seconds, "forwards": forwards,
         }));
     };
     for (stages, slots) in CASES {
-        let forwards = |actions: Vec<rekindle_plan::Action>| {
-            use rekindle_plan::Action::{Forward, Tape};
-            actions.iter().filter(|action| matches!(action, Forward { .. } | Tape { .. })).count() as u64
-        };
         for (solver, actions) in [
             ("revolve", revolve::actions as fn(usize, u32) -> _),
             ("mixed", mixed::actions),
             ("online", online::actions),
         ] {
             let (seconds, actions) = median(runs, || actions(black_box(stages), black_box(slots)))?;
-            row(solver, stages, slots, seconds, forwards(actions));
+            row(solver, stages, slots, seconds, &actions);
         }
         let disk = Level { tier: "disk".parse()?, slots: 3 * slots, write: 5, read: 5 };
         let costs = Costs { forward: 1, backward: 1, slots, levels: vec![disk] };
         let (seconds, found) = median(runs, || h_revolve(black_box(stages), black_box(&costs)))?;
-        row("multi-level", stages, slots, seconds, found.cost);
+        row("multi-level", stages, slots, seconds, &found.actions);
         let (seconds, found) = median(runs, || disk_revolve(black_box(stages), black_box(&costs)))?;
-        row("disk-revolve", stages, slots, seconds, found.cost);
+        row("disk-revolve", stages, slots, seconds, &found.actions);
     }
     println!("{}", serde_json::to_string_pretty(&rows)?);
     Ok(())
