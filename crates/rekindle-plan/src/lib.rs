@@ -10,7 +10,7 @@
 //! compared. Stages are numbered from 1; stage `i` turns boundary `x(i-1)` into `x(i)`, so `x0` is the region's input.
 //!
 //! ```
-//! use rekindle_plan::{Bytes, Plan, Profile, Rule, StageProfile};
+//! use rekindle_plan::{Bytes, Plan, Profile, Request, Rule, StageProfile, solvers};
 //!
 //! let block = |i: usize| StageProfile {
 //!     name: format!("block.{i}"),
@@ -24,6 +24,10 @@
 //! let each = Plan::by_rule(&profile, Rule::EVERY_ONE, None)?;
 //! assert_eq!(all.predicted.peak_bytes, Bytes::mebibytes(770));
 //! assert_eq!(each.predicted.peak_bytes, Bytes::mebibytes(57));
+//!
+//! // The fastest plan for a budget, and a proof of it.
+//! let plan = solvers::optimal::solve(&profile, &Request::new(Bytes::mebibytes(200)))?;
+//! assert!(plan.predicted.peak_bytes <= Bytes::mebibytes(200));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 

@@ -65,7 +65,7 @@ pub struct Predicted {
     pub step_ns: Nanos,
     /// How much of it goes to forwards that ran before.
     pub recompute_ns: Nanos,
-    /// A time that no plan can beat.
+    /// A time that no plan of the solver's class within the budget can beat.
     pub lower_bound_ns: Nanos,
     /// How many stage forwards the step runs, taped ones included.
     pub forwards: u64,
