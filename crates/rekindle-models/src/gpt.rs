@@ -98,6 +98,11 @@ impl Gpt {
         self.blocks.len()
     }
 
+    /// The blocks, one for each stage.
+    pub fn blocks(&self) -> &[GptBlock] {
+        &self.blocks
+    }
+
     /// The blocks, as stages that a plan can be given to.
     pub fn region(&self, mask: Tensor<3, Bool>) -> Region<Tensor<3>, Tensor<3>> {
         Region::new().stages_with("block", &self.blocks, mask, GptBlock::forward)
