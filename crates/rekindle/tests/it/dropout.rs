@@ -91,6 +91,11 @@ struct Layer {
     dropout: Dropout,
 }
 
+#[derive(Module, Debug)]
+struct Pack {
+    layers: Vec<Layer>,
+}
+
 impl Layer {
     fn forward(&self, x: Tensor<2>) -> Tensor<2> {
         // Twice in a stage: the second is not the first again.
@@ -141,9 +146,10 @@ fn training_is_the_same_with_and_without_checkpoints() {
 fn regions_inside_stages_drop_the_same_elements_again() {
     let _alone = alone();
     let device = device();
-    let packs: Vec<Vec<Layer>> = layers(6, &device).chunks(2).map(<[Layer]>::to_vec).collect();
+    let packs: Vec<Pack> = layers(6, &device).chunks(2).map(|two| Pack { layers: two.to_vec() }).collect();
     let x = random([16, 8], &device);
-    fn pack(pack: &Vec<Layer>, x: Tensor<2>) -> Result<Tensor<2>, Error> {
+    fn pack(pack: &Pack, x: Tensor<2>) -> Result<Tensor<2>, Error> {
+        let Pack { layers: pack } = pack;
         let x = pack[0].dropout.forward(x);
         let x = Region::new().stages("layer", pack, layer).rule(Rule::SquareRoot).forward(x)?;
         Ok(pack[1].dropout.forward(checkpoint(&pack[0], x, layer)?))
