@@ -59,7 +59,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     let size = &arguments.size;
     let config = size.config(&arguments.strategies)?;
     let device = Device::flex().autodiff();
-    let model = build(&config, &device, size.seed);
+    let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let mut strategies = vec![Strategy::Plain];
     for strategy in &arguments.strategies {

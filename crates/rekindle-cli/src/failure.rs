@@ -55,6 +55,12 @@ impl From<rekindle::Error> for Failure {
     }
 }
 
+impl From<rekindle_models::ConfigError> for Failure {
+    fn from(error: rekindle_models::ConfigError) -> Self {
+        Self { error: error.into(), hint: None, request: true }
+    }
+}
+
 /// Reads a file that the user named.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| {

@@ -19,7 +19,7 @@ mod verify;
 use std::process::ExitCode;
 
 use clap::Parser;
-use rekindle::memory::CountingAllocator;
+use rekindle::memory::{self, CountingAllocator};
 
 use crate::arguments::{Arguments, Command};
 
@@ -28,6 +28,8 @@ use crate::arguments::{Arguments, Command};
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();
 
 fn main() -> ExitCode {
+    // Where it is not possible, steps are slower.
+    let _ = memory::keep_freed();
     let command = Arguments::parse().command.unwrap_or_default();
     let result = match command {
         Command::Train(arguments) => train::run(&arguments),

@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use rekindle::{Bytes, Error, Nanos, Rule, memory, without_checkpointing};
-use rekindle_models::{Gpt, GptConfig};
+use rekindle_models::{ConfigError, Gpt, GptConfig};
 
 use crate::corpus::Batch;
 use crate::strategy::Strategy;
@@ -15,7 +15,7 @@ use crate::strategy::Strategy;
 ///
 /// Burn draws a parameter's values when it is first looked at; looking at all of them at once makes the weights the same
 /// for every strategy, whatever it looks at first.
-pub(crate) fn build(config: &GptConfig, device: &Device, seed: u64) -> Gpt {
+pub(crate) fn build(config: &GptConfig, device: &Device, seed: u64) -> Result<Gpt, ConfigError> {
     struct Look;
     impl ModuleVisitor for Look {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -23,9 +23,9 @@ pub(crate) fn build(config: &GptConfig, device: &Device, seed: u64) -> Gpt {
         }
     }
     device.seed(seed);
-    let model = config.init(device);
+    let model = config.init(device)?;
     model.visit(&mut Look);
-    model
+    Ok(model)
 }
 
 /// What a step came to.

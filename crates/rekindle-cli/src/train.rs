@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     }
     let mut corpus = Corpus::open(arguments.data.as_deref(), size.sequence, size.seed)?;
     let device = Device::flex().autodiff();
-    let mut model = build(&config, &device, size.seed);
+    let mut model = build(&config, &device, size.seed)?;
     let mut optimizer = AdamConfig::new().init();
 
     eprintln!("training {} with `{}`", size.describe(), arguments.strategy);

@@ -24,7 +24,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let size = &arguments.size;
     let config = size.config(&[arguments.strategy])?;
     let device = Device::flex().autodiff();
-    let model = build(&config, &device, size.seed);
+    let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let bar = report::bar(2, "verifying");
     let expected = step(&model, &batch, Strategy::Plain, size.seed)?;

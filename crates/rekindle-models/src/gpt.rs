@@ -2,16 +2,14 @@
 
 use burn::config::Config;
 use burn::module::Module;
-use burn::nn::attention::{
-    MhaInput, MultiHeadAttention, MultiHeadAttentionConfig, generate_autoregressive_mask,
-};
-use burn::nn::{
-    Dropout, DropoutConfig, Embedding, EmbeddingConfig, Gelu, LayerNorm, LayerNormConfig, Linear,
-    LinearConfig,
-};
+use burn::nn::attention::generate_autoregressive_mask;
+use burn::nn::{Embedding, EmbeddingConfig, Gelu, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use rekindle::{Error, Region, Rule};
+use rekindle::{Dropout, DropoutConfig, Error, Region, Rule};
+
+use crate::ConfigError;
+use crate::attention::SelfAttention;
 
 /// The size of a [`Gpt`].
 #[derive(Config, Debug)]
@@ -33,15 +31,18 @@ pub struct GptConfig {
 
 impl GptConfig {
     /// A model of this size.
-    pub fn init(&self, device: &Device) -> Gpt {
+    ///
+    /// # Errors
+    /// When the heads do not divide the width, or the dropout is not a probability below 1.
+    pub fn init(&self, device: &Device) -> Result<Gpt, ConfigError> {
         let block = |_| GptBlock::new(self, device);
-        Gpt {
+        Ok(Gpt {
             embedding: EmbeddingConfig::new(self.vocabulary, self.width).init(device),
             positions: EmbeddingConfig::new(self.sequence, self.width).init(device),
-            blocks: (0..self.layers).map(block).collect(),
+            blocks: (0..self.layers).map(block).collect::<Result<_, _>>()?,
             norm: LayerNormConfig::new(self.width).init(device),
             head: LinearConfig::new(self.width, self.vocabulary).init(device),
-        }
+        })
     }
 }
 
@@ -59,7 +60,7 @@ pub struct Gpt {
 #[derive(Module, Debug)]
 pub struct GptBlock {
     attention_norm: LayerNorm,
-    attention: MultiHeadAttention,
+    attention: SelfAttention,
     perceptron_norm: LayerNorm,
     up: Linear,
     activation: Gelu,
@@ -68,25 +69,23 @@ pub struct GptBlock {
 }
 
 impl GptBlock {
-    fn new(config: &GptConfig, device: &Device) -> Self {
-        let (width, heads) = (config.width, config.heads);
-        let attention = MultiHeadAttentionConfig::new(width, heads).with_dropout(config.dropout);
-        Self {
+    fn new(config: &GptConfig, device: &Device) -> Result<Self, ConfigError> {
+        let width = config.width;
+        Ok(Self {
             attention_norm: LayerNormConfig::new(width).init(device),
-            attention: attention.init(device),
+            attention: SelfAttention::new(width, config.heads, config.dropout, device)?,
             perceptron_norm: LayerNormConfig::new(width).init(device),
             up: LinearConfig::new(width, 4 * width).init(device),
             activation: Gelu::new(),
             down: LinearConfig::new(4 * width, width).init(device),
-            dropout: DropoutConfig::new(config.dropout).init(),
-        }
+            dropout: DropoutConfig::new(config.dropout).init()?,
+        })
     }
 
-    /// One block. `mask` is true where attention must not look.
+    /// One block. `mask` is true where attention must not look; every position must be left something to look at.
     pub fn forward(&self, x: Tensor<3>, mask: Tensor<3, Bool>) -> Tensor<3> {
         let normed = self.attention_norm.forward(x.clone());
-        let attended = self.attention.forward(MhaInput::self_attn(normed).mask_attn(mask));
-        let x = x + self.dropout.forward(attended.context);
+        let x = x + self.dropout.forward(self.attention.forward(normed, mask));
         let normed = self.perceptron_norm.forward(x.clone());
         let hidden = self.activation.forward(self.up.forward(normed));
         x + self.dropout.forward(self.down.forward(hidden))
@@ -97,6 +96,11 @@ impl Gpt {
     /// How many stages [`Gpt::region`] has.
     pub fn stages(&self) -> usize {
         self.blocks.len()
+    }
+
+    /// The blocks, one for each stage.
+    pub fn blocks(&self) -> &[GptBlock] {
+        &self.blocks
     }
 
     /// The blocks, as stages that a plan can be given to.

@@ -9,16 +9,19 @@
 //! use rekindle_models::GptConfig;
 //!
 //! let device = Device::flex().autodiff();
-//! let model = GptConfig::new(256, 16, 2, 3, 8).init(&device);
+//! let model = GptConfig::new(256, 16, 2, 3, 8).init(&device)?;
 //! let tokens = Tensor::<2, Int>::zeros([1, 8], &device);
 //! let loss = model.loss(tokens.clone(), tokens, Rule::EVERY_ONE)?;
 //! let gradients = GradientsParams::from_grads(loss.backward(), &model);
 //! # let _ = gradients;
-//! # Ok::<(), rekindle::Error>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod attention;
+mod config_error;
 mod conv_net;
 mod gpt;
 
+pub use config_error::ConfigError;
 pub use conv_net::{ConvNet, ConvNetConfig};
 pub use gpt::{Gpt, GptBlock, GptConfig};

@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle::{Rule, without_checkpointing};
-use rekindle_models::{ConvNetConfig, GptConfig};
+use rekindle_models::{ConfigError, ConvNetConfig, GptConfig};
 
 /// Burn's random state is one per process.
 fn alone() -> MutexGuard<'static, ()> {
@@ -57,7 +57,7 @@ fn trains_the_same(train: impl Fn(Rule) -> Vec<Vec<u8>>) {
 fn gpt() {
     let device = Device::flex().autodiff();
     trains_the_same(|rule| {
-        let mut model = GptConfig::new(64, 16, 2, 4, 8).init(&device);
+        let mut model = GptConfig::new(64, 16, 2, 4, 8).init(&device).unwrap();
         let mut optimizer = SgdConfig::new().init();
         for step in 0..3 {
             let numbers = Tensor::<1, Int>::arange(step..step + 17, &device);
@@ -89,4 +89,33 @@ fn conv_net_and_its_running_statistics() {
         seen.extend(state(&model));
         seen
     });
+}
+
+#[test]
+fn a_later_token_changes_nothing_before_it() {
+    let _alone = alone();
+    let device = Device::flex();
+    let model = GptConfig::new(64, 16, 2, 2, 8).init(&device).unwrap();
+    let logits = |last: i32| {
+        let tokens = Tensor::<2, Int>::from_data([[1, 2, 3, 4, 5, last]], &device);
+        model.forward(tokens, Rule::EVERY_ONE).unwrap()
+    };
+    let (some, other) = (logits(6), logits(7));
+    let before = |logits: &Tensor<3>| bytes(&logits.clone().narrow(1, 0, 5));
+    assert!(before(&some) == before(&other));
+    assert!(bytes(&some) != bytes(&other));
+}
+
+#[test]
+fn sizes_that_do_not_fit_are_refused() {
+    let device = Device::flex();
+    let config = |heads: usize| GptConfig::new(64, 16, heads, 2, 8);
+    for heads in [0, 3, 32] {
+        let error = config(heads).init(&device).unwrap_err();
+        assert!(matches!(error, ConfigError::Heads { width: 16, .. }), "{error}");
+    }
+    for dropout in [-1.0, 1.0, f64::NAN] {
+        let error = config(2).with_dropout(dropout).init(&device).unwrap_err();
+        assert!(matches!(error, ConfigError::Dropout(_)), "{error}");
+    }
 }

@@ -10,6 +10,7 @@ use divan::Bencher;
 use rekindle::{Region, Rule, without_checkpointing};
 
 fn main() {
+    let _ = rekindle::memory::keep_freed();
     divan::main();
 }
 

@@ -124,6 +124,14 @@ pub enum Error {
         /// What is missing.
         reason: String,
     },
+    /// A dropout with a probability that is none.
+    #[error(
+        "dropout of {found}, expected a probability of 0 or more and less than 1; 0.1 is usual, 0 turns it off"
+    )]
+    Dropout {
+        /// The probability found.
+        found: f64,
+    },
     /// The loss does not depend on anything that needs a gradient.
     #[error(
         "the loss is not tracked, so there is nothing to go back through; build the model on a device with `.autodiff()` and keep at least one parameter unfrozen"

@@ -40,6 +40,7 @@
 //! - [`Region`]: many stages under a [`Rule`] or a [`Plan`].
 //! - [`backward`]: a backward pass that returns errors.
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
+//! - [`Dropout`]: Burn's, with a mask that is made in parallel.
 //! - [`Checks`], [`what_is_kept`], [`TraceHandle`]: what happened, and whether it was right.
 //! - [`memory`]: live and peak bytes on CPU backends.
 //!
@@ -62,10 +63,12 @@ extern crate self as rekindle;
 mod backward;
 mod boundary;
 mod checks;
+mod dropout;
 mod error;
 mod kept;
 pub mod memory;
 mod node;
+mod philox;
 mod region;
 mod seeds;
 mod stage;
@@ -73,6 +76,7 @@ mod stage;
 pub use backward::backward;
 pub use boundary::{Boundary, Parts, PartsReader};
 pub use checks::Checks;
+pub use dropout::{Dropout, DropoutConfig};
 pub use error::Error;
 pub use kept::{KeptList, KeptRow, what_is_kept};
 pub use node::sweep;

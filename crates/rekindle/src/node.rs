@@ -949,14 +949,18 @@ pub(crate) fn run(job: Job) -> Result<Parts, Error> {
     let DispatchTensorKind::Autodiff(kind) = &lead.0.kind else {
         return Err(Error::Untracked);
     };
+    let off = || Err(Error::BackendOff { device: format!("{:?}", lead.device()), enabled: ENABLED });
     // One line for each backend: a node's gradients are of a concrete type.
     match **kind {
+        // A build with a backend that is off would compile Burn once more; the tests turn all of them off instead.
+        #[cfg(all(test, feature = "flex"))]
+        _ if tests::ALL_OFF.get() => off(),
         #[cfg(feature = "flex")]
         DispatchTensorKind::Flex(_) => run_on::<burn::backend::Flex>(job, strategy),
         #[cfg(feature = "ndarray")]
         DispatchTensorKind::NdArray(_) => run_on::<burn::backend::NdArray>(job, strategy),
         #[allow(unreachable_patterns)]
-        _ => Err(Error::BackendOff { device: format!("{:?}", lead.device()), enabled: ENABLED }),
+        _ => off(),
     }
 }
 
@@ -1210,6 +1214,8 @@ pub fn sweep() {
 
 #[cfg(all(test, feature = "flex"))]
 mod tests {
+    use std::cell::Cell;
+
     use burn::backend::Flex;
     use burn::backend::distributed::DistributedParamId;
     use burn::module::{Module, Param, ParamId};
@@ -1219,6 +1225,48 @@ mod tests {
     #[derive(Module, Debug)]
     struct Scale {
         by: Param<Tensor<1>>,
+    }
+
+    thread_local! {
+        /// As if no backend's feature were on.
+        pub(super) static ALL_OFF: Cell<bool> = const { Cell::new(false) };
+        static CALLS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    fn scale(scale: &Scale, x: Tensor<1>) -> Tensor<1> {
+        CALLS.set(CALLS.get() + 1);
+        x * scale.by.val()
+    }
+
+    #[test]
+    fn a_backend_whose_feature_is_off_is_refused_before_anything_runs() {
+        let device = Device::flex().autodiff();
+        let module = Scale { by: Param::from_tensor(Tensor::ones([3], &device)) };
+        let regions = |x: &Tensor<1>| {
+            let one = crate::checkpoint(&module, x.clone(), scale);
+            let many = ["store-all", "full", "sqrt"].map(|rule| {
+                let region = crate::Region::new().stages("scale", &vec![module.clone(); 3], scale);
+                region.rule(rule.parse().unwrap()).forward(x.clone())
+            });
+            [one].into_iter().chain(many).collect::<Vec<_>>()
+        };
+        let x = Tensor::<1>::ones([3], &device);
+        ALL_OFF.set(true);
+        for refused in regions(&x) {
+            let error = refused.unwrap_err();
+            assert!(matches!(&error, Error::BackendOff { enabled: "flex", .. }), "{error}");
+            let words = "rekindle was built for: flex; turn on the crate feature of that backend";
+            assert!(error.to_string().starts_with("the tensors are on Device"), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        assert_eq!(CALLS.get(), 0, "no stage ran");
+        // What needs no node needs no feature: evaluation, and training without checkpoints.
+        let evaluated = crate::checkpoint(&module.valid(), x.clone().without_autodiff(), scale);
+        assert_eq!(evaluated.unwrap().into_data().iter::<f32>().sum::<f32>(), 3.0);
+        let plain = crate::without_checkpointing(|| crate::checkpoint(&module, x.clone(), scale)).unwrap();
+        assert!(module.by.val().grad(&plain.sum().backward()).is_some());
+        ALL_OFF.set(false);
+        assert!(regions(&x).iter().all(Result::is_ok));
     }
 
     /// Burn offers distributed parameters on CUDA only; below its public API they can be made anywhere.

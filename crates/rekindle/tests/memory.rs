@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -15,10 +15,14 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::system();
 
 const MIB: u64 = 1 << 20;
 
-/// One test at a time.
-fn alone() -> MutexGuard<'static, ()> {
+/// One test at a time, and each on a thread of its own that is gone before the next begins: matrix products keep their
+/// scratch memory until the thread ends, and freed in the next test's run it would hide as much of that one's peak.
+fn alone(test: fn()) {
     static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(panic) = std::thread::spawn(test).join() {
+        std::panic::resume_unwind(panic);
+    }
 }
 
 fn live() -> u64 {
@@ -73,117 +77,123 @@ fn step(layers: &[Wide], x: &Tensor<2>, rule: Rule) -> u64 {
 
 #[test]
 fn checkpointing_saves_what_it_says() {
-    let _alone = alone();
-    let (layers, x) = model(16);
-    let plain = without_checkpointing(|| step(&layers, &x, Rule::StoreAll));
-    // Guards against a pass in vain: this is what 16 tapes take.
-    assert!(plain > 40 * MIB, "{plain}");
-    let store_all = step(&layers, &x, Rule::StoreAll);
-    assert!(store_all < plain + plain / 50, "a region that keeps everything: {store_all} of {plain}");
-    let every_one = step(&layers, &x, Rule::EVERY_ONE);
-    assert!(every_one < plain / 5, "every stage: {every_one} of {plain}");
-    let square_root = step(&layers, &x, Rule::SquareRoot);
-    assert!(square_root > every_one && square_root < plain / 2, "sqrt: {square_root} of {plain}");
+    alone(|| {
+        let (layers, x) = model(16);
+        let plain = without_checkpointing(|| step(&layers, &x, Rule::StoreAll));
+        // Guards against a pass in vain: this is what 16 tapes take.
+        assert!(plain > 40 * MIB, "{plain}");
+        let store_all = step(&layers, &x, Rule::StoreAll);
+        assert!(store_all < plain + plain / 50, "a region that keeps everything: {store_all} of {plain}");
+        let every_one = step(&layers, &x, Rule::EVERY_ONE);
+        assert!(every_one < plain / 5, "every stage: {every_one} of {plain}");
+        let square_root = step(&layers, &x, Rule::SquareRoot);
+        assert!(square_root > every_one && square_root < plain / 2, "sqrt: {square_root} of {plain}");
+    });
 }
 
 #[test]
 fn checkpoints_one_by_one_save_as_much_as_a_region() {
-    let _alone = alone();
-    let (layers, x) = model(16);
-    let region = step(&layers, &x, Rule::EVERY_ONE);
-    let one_by_one = peak_of(|| {
-        let forward = |x, layer: &Wide| checkpoint(layer, x, wide).unwrap();
-        layers.iter().fold(x.clone(), forward).mean().backward()
+    alone(|| {
+        let (layers, x) = model(16);
+        let region = step(&layers, &x, Rule::EVERY_ONE);
+        let one_by_one = peak_of(|| {
+            let forward = |x, layer: &Wide| checkpoint(layer, x, wide).unwrap();
+            layers.iter().fold(x.clone(), forward).mean().backward()
+        });
+        assert!(one_by_one < region + region / 5, "{one_by_one} against {region}");
     });
-    assert!(one_by_one < region + region / 5, "{one_by_one} against {region}");
 }
 
 #[test]
 fn full_recompute_takes_the_same_whatever_the_length() {
-    let _alone = alone();
-    let peak = |length: usize| {
-        let device = Device::flex().autodiff();
-        // One boundary is 1 MiB.
-        let x = Tensor::<1>::ones([1 << 18], &device).require_grad();
-        let stages = vec![NoModule; length];
-        peak_of(|| {
-            let region = Region::new().stages("sine", &stages, |_: &NoModule, x: Tensor<1>| x.sin());
-            region.rule(Rule::Full).forward(x.clone()).unwrap().sum().backward()
-        })
-    };
-    let (short, long) = (peak(5), peak(60));
-    assert!(short > 3 * MIB, "{short}");
-    assert!(long < short + 2 * MIB, "60 stages take {long}, 5 take {short}");
+    alone(|| {
+        let peak = |length: usize| {
+            let device = Device::flex().autodiff();
+            // One boundary is 1 MiB.
+            let x = Tensor::<1>::ones([1 << 18], &device).require_grad();
+            let stages = vec![NoModule; length];
+            peak_of(|| {
+                let region = Region::new().stages("sine", &stages, |_: &NoModule, x: Tensor<1>| x.sin());
+                region.rule(Rule::Full).forward(x.clone()).unwrap().sum().backward()
+            })
+        };
+        let (short, long) = (peak(5), peak(60));
+        assert!(short > 3 * MIB, "{short}");
+        assert!(long < short + 2 * MIB, "60 stages take {long}, 5 take {short}");
+    });
 }
 
 #[test]
 fn forward_passes_without_a_backward_leave_nothing() {
-    let _alone = alone();
-    let (layers, x) = model(4);
-    for rule in [Rule::EVERY_ONE, Rule::Full, Rule::StoreAll] {
-        let _ = run(&layers, &x, rule).mean().backward();
-        sweep();
-        let before = live();
-        for _ in 0..20 {
-            let _ = run(&layers, &x, rule);
+    alone(|| {
+        let (layers, x) = model(4);
+        for rule in [Rule::EVERY_ONE, Rule::Full, Rule::StoreAll] {
+            let _ = run(&layers, &x, rule).mean().backward();
+            sweep();
+            let before = live();
+            for _ in 0..20 {
+                let _ = run(&layers, &x, rule);
+            }
+            // One later step reclaims them, also those that hold tapes.
+            let _ = run(&layers, &x, rule).mean().backward();
+            sweep();
+            let left = live().saturating_sub(before);
+            assert!(left < MIB / 4, "{rule}: {left} bytes are left");
         }
-        // One later step reclaims them, also those that hold tapes.
-        let _ = run(&layers, &x, rule).mean().backward();
-        sweep();
-        let left = live().saturating_sub(before);
-        assert!(left < MIB / 4, "{rule}: {left} bytes are left");
-    }
+    });
 }
 
 /// Burn would keep a node for every operation until the next backward.
 #[test]
 fn metadata_of_untracked_operations_is_swept() {
-    let _alone = alone();
-    let device = Device::flex().autodiff();
-    let x = Tensor::<1>::ones([1], &device);
-    let stages = vec![NoModule; 500];
-    let run = |x: Tensor<1>| {
-        let many = |_: &NoModule, x: Tensor<1>| (0..40).fold(x, |x, _| x.sin());
-        let region = Region::new().stages("many", &stages, many);
-        region.rule(Rule::Full).forward(x).unwrap()
-    };
-    // How much that is: 20,000 operations without a region.
-    sweep();
-    let before = live();
-    let unswept = (0..20_000).fold(x.clone(), |x, _| x.sin());
-    let metadata = live() - before;
-    assert!(metadata > 6 * MIB, "{metadata}");
-    drop(unswept);
-    sweep();
+    alone(|| {
+        let device = Device::flex().autodiff();
+        let x = Tensor::<1>::ones([1], &device);
+        let stages = vec![NoModule; 500];
+        let run = |x: Tensor<1>| {
+            let many = |_: &NoModule, x: Tensor<1>| (0..40).fold(x, |x, _| x.sin());
+            let region = Region::new().stages("many", &stages, many);
+            region.rule(Rule::Full).forward(x).unwrap()
+        };
+        // How much that is: 20,000 operations without a region.
+        sweep();
+        let before = live();
+        let unswept = (0..20_000).fold(x.clone(), |x, _| x.sin());
+        let metadata = live() - before;
+        assert!(metadata > 6 * MIB, "{metadata}");
+        drop(unswept);
+        sweep();
 
-    let before = live();
-    let untracked = run(x.clone());
-    let left = live() - before;
-    assert!(left < metadata / 4, "nothing to train: {left} of {metadata}");
-    drop(untracked);
-    let before = live();
-    // The plan and the stages themselves are kept, too: 125,000 actions of 40 bytes at the most.
-    let tracked = run(x.require_grad());
-    let left = (live() - before).saturating_sub(125_000 * 40);
-    assert!(left < metadata / 4, "to train: {left} of {metadata}");
-    drop(tracked);
+        let before = live();
+        let untracked = run(x.clone());
+        let left = live() - before;
+        assert!(left < metadata / 4, "nothing to train: {left} of {metadata}");
+        drop(untracked);
+        let before = live();
+        // The plan and the stages themselves are kept, too: 125,000 actions of 40 bytes at the most.
+        let tracked = run(x.require_grad());
+        let left = (live() - before).saturating_sub(125_000 * 40);
+        assert!(left < metadata / 4, "to train: {left} of {metadata}");
+        drop(tracked);
+    });
 }
 
 #[test]
 fn a_dropped_model_takes_its_abandoned_regions_with_it() {
-    let _alone = alone();
-    let abandon = |times: usize| {
-        for _ in 0..times {
-            let (layers, x) = model(4);
-            let _ = run(&layers, &x, Rule::StoreAll);
-            drop(layers);
+    alone(|| {
+        let abandon = |times: usize| {
+            for _ in 0..times {
+                let (layers, x) = model(4);
+                let _ = run(&layers, &x, Rule::StoreAll);
+                drop(layers);
+                sweep();
+            }
             sweep();
-        }
-        sweep();
-        live()
-    };
-    let (few, many) = (abandon(3), abandon(20));
-    // A tape is 3 MiB, the weights of a model are 130 KiB.
-    let left = many.saturating_sub(few);
-    assert!(left < MIB, "{left} bytes are left of 17 models");
+            live()
+        };
+        let (few, many) = (abandon(3), abandon(20));
+        // A tape is 3 MiB, the weights of a model are 130 KiB.
+        let left = many.saturating_sub(few);
+        assert!(left < MIB, "{left} bytes are left of 17 models");
+    });
 }

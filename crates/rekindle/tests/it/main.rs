@@ -9,6 +9,7 @@ mod batch_norm;
 mod boundaries;
 mod checks;
 mod common;
+mod dropout;
 mod errors;
 mod identity;
 mod nesting;
