@@ -287,7 +287,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
     ///
     /// On a device without autodiff, and where nothing is tracked, the stages are simply called.
     ///
-    /// A stage whose tape is kept in the forward pass is run once more the first time, and once in 64 times after, to
+    /// A stage whose tape is kept in the forward pass is run once more the first time, and once in 256 times after, to
     /// see whether it reaches for tracked tensors that are not its own.
     ///
     /// # Errors

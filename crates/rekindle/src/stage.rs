@@ -76,7 +76,7 @@ pub(crate) trait AnyStage: Send {
     fn run(&self, mode: Mode, strategy: TapeStrategy, input: Parts) -> Result<Ran, Error>;
     /// Whether a tensor it reads besides its input is tracked: its gradient would be lost.
     fn side_is_tracked(&self) -> bool;
-    /// Whether the next taped run is one to look at more closely: the first of this stage, and one in 64 after.
+    /// Whether the next taped run is one to look at more closely: the first of this stage, and one in 256 after.
     fn is_due(&self) -> bool;
     /// Counts a taped run that was in order. One that was not leaves the stage due.
     fn count_run(&self);
@@ -184,7 +184,7 @@ where
     fn is_due(&self) -> bool {
         let runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (TypeId::of::<(M, F)>(), self.name.clone());
-        runs.get(&key).is_none_or(|runs| runs.is_multiple_of(64))
+        runs.get(&key).is_none_or(|runs| runs.is_multiple_of(256))
     }
 
     fn count_run(&self) {
