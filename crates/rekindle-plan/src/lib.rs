@@ -30,6 +30,7 @@
 mod action;
 mod bytes;
 mod format;
+pub mod graph;
 mod illegal;
 mod nanos;
 mod plan;

@@ -1,0 +1,32 @@
+//! What to keep of any graph of computations: residuals across blocks, two towers, single operations.
+//!
+//! ```text
+//! Graph ──▶ solve() ──▶ GraphPlan ──▶ simulate()
+//!  nodes,    decompose,   compute a      the only judge:
+//!  edges,    search,      compute b      legal? peak? time?
+//!  outputs   bound        free a …       what sets the peak?
+//! ```
+//!
+//! A chain of stages is planned better by the solvers for chains, which know tapes, options and tiers. A graph knows
+//! values only: a node is computed from the values it reads, stays until it is freed, and can be computed again.
+
+mod action;
+mod dag;
+mod plan;
+mod problem;
+mod simulator;
+mod word;
+
+pub use action::{GraphAction, ParseGraphActionError};
+pub use dag::{GRAPH_FORMAT, Graph, GraphError, Kind, Node};
+pub use plan::{GRAPH_PLAN_FORMAT, GraphPlan, GraphPlanError, GraphPredicted};
+pub(crate) use problem::Problem;
+pub use simulator::{GraphIllegal, GraphLive, GraphReason, GraphSimulation, simulate};
+
+use crate::Nanos;
+
+/// How much of `time` a plan at the lower bound would save, as a fraction: 0 when the bound is met.
+fn gap(time: Nanos, lower_bound: Nanos) -> f64 {
+    let saving = time.saturating_sub(lower_bound).get();
+    if saving == 0 { 0.0 } else { saving as f64 / time.get() as f64 }
+}
