@@ -11,10 +11,18 @@
 //! values only: a node is computed from the values it reads, stays until it is freed, and can be computed again.
 
 mod action;
+mod bound;
 mod dag;
+mod evict;
+mod exact;
+mod flow;
+mod orders;
 mod plan;
 mod problem;
+mod search;
+mod segments;
 mod simulator;
+mod solve;
 mod word;
 
 pub use action::{GraphAction, ParseGraphActionError};
@@ -22,6 +30,7 @@ pub use dag::{GRAPH_FORMAT, Graph, GraphError, Kind, Node};
 pub use plan::{GRAPH_PLAN_FORMAT, GraphPlan, GraphPlanError, GraphPredicted};
 pub(crate) use problem::Problem;
 pub use simulator::{GraphIllegal, GraphLive, GraphReason, GraphSimulation, simulate};
+pub use solve::{GraphSolveError, Progress, solve, solve_watched};
 
 use crate::Nanos;
 
