@@ -34,8 +34,8 @@ pub(crate) enum Exact {
 /// How much work the search may do.
 #[derive(Clone, Copy)]
 pub(crate) struct Limit {
-    /// Sets looked at. A count, not a time, so that the same graph gives the same plan everywhere.
-    pub(crate) states: usize,
+    /// Steps tried. A count, not a time, so that the same graph gives the same plan everywhere.
+    pub(crate) steps: usize,
     /// Stop when a path must be at least this long: a plan of that time is known.
     pub(crate) known_time: u64,
     pub(crate) until: Instant,
@@ -152,8 +152,10 @@ pub(crate) fn search(problem: &Problem, budget: u64, limit: Limit) -> Exact {
     reached.insert(start, Reached { time: 0, from: start, node: u8::MAX, done: false });
     // Shortest first; among equals whoever has come furthest, then whoever came first.
     let mut open = BinaryHeap::from([(Reverse(rest), 0u64, Reverse(0usize), StateOrder(start))]);
-    let (mut looked_at, mut pushed) = (0usize, 1usize);
+    let (mut looked_at, mut tried) = (0usize, 1usize);
     let mut next_budget = u64::MAX;
+    // Whether a path was left because it cannot be faster than what is known.
+    let mut worse = false;
     let mut drops = Vec::new();
     while let Some((Reverse(total), time, _, StateOrder(state))) = open.pop() {
         let Some(here) = reached.get_mut(&state) else { continue };
@@ -173,8 +175,8 @@ pub(crate) fn search(problem: &Problem, budget: u64, limit: Limit) -> Exact {
         }
         looked_at += 1;
         if total >= limit.known_time
-            || looked_at > limit.states
-            || (looked_at.is_multiple_of(256) && Instant::now() >= limit.until)
+            || tried > limit.steps
+            || (looked_at.is_multiple_of(16) && Instant::now() >= limit.until)
         {
             return Exact::Open(total);
         }
@@ -201,18 +203,22 @@ pub(crate) fn search(problem: &Problem, budget: u64, limit: Limit) -> Exact {
                     present: (state.present & !drop) | 1 << node,
                     gone: state.gone | (drop & sets.fixed),
                 });
+                tried += 1;
                 let Some(rest) = sets.rest(next) else { continue };
                 let time = time.saturating_add(problem.time[node]);
+                if time.saturating_add(rest) >= limit.known_time {
+                    worse = true;
+                    continue;
+                }
                 let known = reached.get(&next).map(|known| known.time);
                 if known.is_none_or(|known| time < known) {
                     reached.insert(next, Reached { time, from: state, node: node as u8, done: false });
-                    open.push((Reverse(time.saturating_add(rest)), time, Reverse(pushed), StateOrder(next)));
-                    pushed += 1;
+                    open.push((Reverse(time.saturating_add(rest)), time, Reverse(tried), StateOrder(next)));
                 }
             }
         }
     }
-    Exact::Never(next_budget)
+    if worse { Exact::Open(limit.known_time) } else { Exact::Never(next_budget) }
 }
 
 /// All smallest subsets of `free` that take at least `over` bytes. Returns the smallest budget above the present one at

@@ -6,14 +6,16 @@
 //! last it *polishes*: every recomputation that turns out not to be needed goes. (Schrimpf et al., "Record breaking
 //! optimization results using the ruin and recreate principle", 2000.)
 
+use std::time::Instant;
+
 use crate::graph::Problem;
 use crate::graph::word::{Scratch, Word};
 
 /// Xorshift: the same numbers on every machine.
-pub(crate) struct Random(u64);
+struct Random(u64);
 
 impl Random {
-    pub(crate) const fn new(seed: u64) -> Self {
+    const fn new(seed: u64) -> Self {
         Self(seed | 1)
     }
 
@@ -25,7 +27,7 @@ impl Random {
     }
 
     /// Less than `end`; 0 when that is 0.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
+    fn below(&mut self, end: usize) -> usize {
         if end == 0 { 0 } else { (self.next() % end as u64) as usize }
     }
 
@@ -93,7 +95,8 @@ pub(crate) struct Search<'a> {
     moments: Vec<u32>,
     seen: Vec<u32>,
     round: u32,
-    pub(crate) random: Random,
+    random: Random,
+    until: Instant,
     /// Positions looked at: the measure of work, the same on every machine.
     pub(crate) work: u64,
 }
@@ -106,7 +109,7 @@ struct Candidate {
 }
 
 impl<'a> Search<'a> {
-    pub(crate) fn new(problem: &'a Problem, budget: u64) -> Self {
+    pub(crate) fn new(problem: &'a Problem, budget: u64, until: Instant) -> Self {
         let mut rank = vec![0; problem.len()];
         for (place, &node) in problem.order.iter().enumerate() {
             rank[node as usize] = place as u32 + 1;
@@ -122,7 +125,8 @@ impl<'a> Search<'a> {
             moments: Vec::new(),
             seen: vec![0; problem.len()],
             round: 0,
-            random: Random::new(0x5eed_0f_7e1d),
+            random: Random::new(0x5eed_0f7e_1d00),
+            until,
             work: 0,
         }
     }
@@ -235,7 +239,7 @@ impl<'a> Search<'a> {
             if self.memory[worst] <= self.budget {
                 return Some(time);
             }
-            if time >= most || length > longest {
+            if time >= most || length > longest || Instant::now() >= self.until {
                 return None;
             }
             self.events.fill(self.problem, &word.0);
@@ -349,6 +353,9 @@ impl<'a> Search<'a> {
         // The next to try stands last. Positions shift when one goes: the words are compared, not the numbers.
         let mut trial = Word(Vec::with_capacity(word.0.len()));
         while let Some((node, position)) = again.pop() {
+            if Instant::now() >= self.until {
+                return;
+            }
             if word.0.get(position) != Some(&node) || !word.0[..position].contains(&node) {
                 continue;
             }

@@ -16,6 +16,8 @@
 //! values that segments share across more than one cut make it a heuristic, not a proof: the word it writes is costed
 //! like any other.
 
+use std::time::Instant;
+
 use crate::graph::Problem;
 use crate::graph::word::Word;
 
@@ -203,8 +205,8 @@ impl Chain {
     }
 
     /// The plan of the recurrence, or `None` when it sees no way within the budget.
-    pub(crate) fn plan(&self, budget: u64) -> Option<Word> {
-        let table = Table::new(self, budget.checked_sub(self.fixed)?)?;
+    pub(crate) fn plan(&self, budget: u64, until: Instant) -> Option<Word> {
+        let table = Table::new(self, budget.checked_sub(self.fixed)?, until)?;
         let mut word = Vec::new();
         table.write(self, 0, self.len() - 1, table.slots, &mut word)?;
         Some(Word(word))
@@ -244,7 +246,7 @@ fn cut(problem: &Problem, forward: &[u32], last: &[usize], cuts: Cuts) -> Vec<us
     };
     if let Cuts::Articulation = cuts {
         // The recurrence is cubic: of very many articulation points, an even choice.
-        let most = 256;
+        let most = 160;
         let step = ends.len().div_ceil(most).max(1);
         ends = ends.into_iter().step_by(step).collect();
     }
@@ -263,10 +265,10 @@ struct Table {
 }
 
 impl Table {
-    fn new(chain: &Chain, budget: u64) -> Option<Self> {
+    fn new(chain: &Chain, budget: u64, until: Instant) -> Option<Self> {
         let count = chain.len();
         let work = (count * count * count / 6).max(1);
-        let most = (1_000_000_000 / work).min(20_000_000 / (count * count / 2).max(1)).clamp(16, 2_000);
+        let most = (150_000_000 / work).min(20_000_000 / (count * count / 2).max(1)).clamp(16, 2_000);
         let sizes = chain.segments.iter().flat_map(|segment| {
             [segment.tape, segment.untaped_peak, segment.taped_peak, segment.gradient_peak, segment.gradients]
         });
@@ -285,6 +287,9 @@ impl Table {
         let mut table = Self { slots, unit, shift, rows: Vec::with_capacity(count * count), count };
         table.rows.resize(count * count, Vec::new());
         for length in 1..=count {
+            if Instant::now() >= until {
+                return None;
+            }
             for first in 0..=count - length {
                 let last = first + length - 1;
                 table.rows[first * count + last] = table.row(chain, first, last);

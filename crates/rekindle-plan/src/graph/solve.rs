@@ -132,10 +132,11 @@ pub fn solve_watched(
 }
 
 /// Positions the anytime search may look at: some seconds, and the same plan on every machine.
-const MOST_WORK: u64 = 1_000_000_000;
+const MOST_WORK: u64 = 200_000_000;
 
-/// Sets the exact search may look at.
-const MOST_STATES: usize = 200_000;
+/// Steps the exact search may try: before the anytime search, and after it, when little is missing.
+const FIRST_STEPS: usize = 300_000;
+const LAST_STEPS: usize = 3_000_000;
 
 struct Planner<'a, 'w> {
     problem: &'a Problem,
@@ -172,7 +173,7 @@ impl<'a, 'w> Planner<'a, 'w> {
             lower: problem.least_time(),
             least_bytes: problem.least_bytes(),
             best: None,
-            search: Search::new(problem, budget),
+            search: Search::new(problem, budget, start + limit),
             orders: orders(problem),
         }
     }
@@ -233,11 +234,14 @@ impl<'a, 'w> Planner<'a, 'w> {
         if self.proven() || self.stopped {
             return;
         }
-        self.exact();
+        self.exact(FIRST_STEPS);
         if self.over() {
             return;
         }
         self.improve();
+        if !self.over() {
+            self.exact(LAST_STEPS);
+        }
     }
 
     /// First plans, from the best method to the most robust.
@@ -248,9 +252,9 @@ impl<'a, 'w> Planner<'a, 'w> {
                 continue;
             }
             // When the chain's plan turns out not to fit the graph, one for less may.
-            for percent in [100, 95, 85, 70] {
+            for percent in [100, 85] {
                 let budget = (u128::from(self.budget) * percent / 100) as u64;
-                let Some(mut word) = chain.plan(budget) else { break };
+                let Some(mut word) = chain.plan(budget, self.until) else { break };
                 self.search.clean(&mut word);
                 if self.search.fits(&word).is_some() {
                     self.search.polish(&mut word);
@@ -275,7 +279,8 @@ impl<'a, 'w> Planner<'a, 'w> {
                 }
             }
             for taste in TASTES {
-                if self.over() {
+                // Large graphs need no second opinion; small ones have the time for it.
+                if self.over() || (self.best.is_some() && self.problem.order.len() > 200) {
                     return;
                 }
                 let word = evict::run(self.problem, &self.orders[index], self.budget, taste, self.until);
@@ -288,12 +293,12 @@ impl<'a, 'w> Planner<'a, 'w> {
         }
     }
 
-    fn exact(&mut self) {
+    fn exact(&mut self, steps: usize) {
         if self.problem.len() > exact::MOST_NODES {
             return;
         }
         let known_time = self.best.as_ref().map_or(u64::MAX, |(_, time)| *time);
-        let limit = Limit { states: MOST_STATES, known_time, until: self.until };
+        let limit = Limit { steps, known_time, until: self.until };
         match exact::search(self.problem, self.budget, limit) {
             Exact::Best(word) => {
                 if let Some(time) = self.offer(word) {
@@ -369,7 +374,7 @@ impl<'a, 'w> Planner<'a, 'w> {
         if self.problem.len() <= exact::MOST_NODES {
             while least < found {
                 let middle = least + (found - least) / 2;
-                let limit = Limit { states: MOST_STATES, known_time: u64::MAX, until };
+                let limit = Limit { steps: LAST_STEPS, known_time: u64::MAX, until };
                 match exact::search(self.problem, middle, limit) {
                     Exact::Best(word) => found = found.min(peak(&word)).min(middle),
                     Exact::Never(next) => least = least.max(next.min(found)),
