@@ -16,19 +16,28 @@ mod dag;
 mod evict;
 mod exact;
 mod flow;
+mod keep;
+mod knapsack;
+#[cfg(feature = "milp")]
+mod milp;
 mod orders;
 mod plan;
 mod problem;
 mod search;
 mod segments;
+mod selection;
 mod simulator;
 mod solve;
 mod word;
 
 pub use action::{GraphAction, ParseGraphActionError};
 pub use dag::{GRAPH_FORMAT, Graph, GraphError, Kind, Node};
+pub use knapsack::{Item, Packing, knapsack, knapsack_selection};
+#[cfg(feature = "milp")]
+pub use milp::{MOST_MILP_NODES, MilpError, milp};
 pub use plan::{GRAPH_PLAN_FORMAT, GraphPlan, GraphPlanError, GraphPredicted};
 pub(crate) use problem::Problem;
+pub use selection::{Selection, min_cut};
 pub use simulator::{GraphIllegal, GraphLive, GraphReason, GraphSimulation, simulate};
 pub use solve::{GraphSolveError, Progress, solve, solve_watched};
 

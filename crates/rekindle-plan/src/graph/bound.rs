@@ -18,7 +18,7 @@
 use std::time::Instant;
 
 use crate::graph::Problem;
-use crate::graph::flow::{ENDLESS, Network};
+use crate::graph::keep::{Fate, cheapest};
 
 /// The best bound of the most promising moments.
 pub(crate) struct Bound {
@@ -202,37 +202,17 @@ impl Moment {
 
     /// The cheapest choice when a byte that is there costs `price` and a nanosecond of recomputation `scale`.
     fn cut(&self, problem: &Problem, price: u64, scale: u64) -> Choice {
-        let (source, sink) = (2 * self.before.len(), 2 * self.before.len() + 1);
-        let mut network = Network::new(sink + 1);
-        // A node's place in `before`, which is sorted.
-        let place = |node: u32| self.before.binary_search(&node).unwrap_or(0);
-        for (index, &node) in self.before.iter().enumerate() {
-            let node = node as usize;
-            if self.needed[node] {
-                network.arc(source, 2 * index, ENDLESS);
-            }
-            let keep = if self.held[node] { 0 } else { u128::from(price) * u128::from(problem.bytes[node]) };
-            network.arc(2 * index, 2 * index + 1, keep);
-            let again = if problem.recomputable[node] {
-                u128::from(scale) * u128::from(problem.time[node])
-            } else {
-                ENDLESS
-            };
-            network.arc(2 * index + 1, sink, again);
-            if problem.recomputable[node] {
-                for &read in problem.reads(node) {
-                    network.arc(2 * index + 1, 2 * place(read), ENDLESS);
-                }
-            }
-        }
-        let value = network.flow(source, sink);
-        let side = network.source_side(source);
+        let keep = |node: usize| {
+            if self.held[node] { 0 } else { u128::from(price) * u128::from(problem.bytes[node]) }
+        };
+        let again = |node: usize| u128::from(scale) * u128::from(problem.time[node]);
+        let (value, fates) = cheapest(problem, &self.before, &self.needed, keep, again);
         let (mut bytes, mut time) = (0u64, 0u64);
-        for (index, &node) in self.before.iter().enumerate() {
+        for (&node, fate) in self.before.iter().zip(fates) {
             let node = node as usize;
-            match (side[2 * index], side[2 * index + 1]) {
-                (true, true) => time = time.saturating_add(problem.time[node]),
-                (true, false) if !self.held[node] => bytes += problem.bytes[node],
+            match fate {
+                Fate::Again => time = time.saturating_add(problem.time[node]),
+                Fate::Kept if !self.held[node] => bytes += problem.bytes[node],
                 _ => {}
             }
         }
