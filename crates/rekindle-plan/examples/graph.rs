@@ -2,7 +2,7 @@
 //! proven, and how long it took. With the feature `milp`, the MILP's answer stands beside it.
 //!
 //! ```text
-//! cargo run --release -p rekindle-plan --example graph [-- SECONDS] [--features milp]
+//! cargo run --release -p rekindle-plan --example graph [--features milp] [-- SECONDS [PART-OF-A-NAME]]
 //! ```
 #![allow(clippy::print_stdout, reason = "an example program prints")]
 
@@ -27,13 +27,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// How long HiGHS may take for a graph.
+#[cfg(feature = "milp")]
+const MILP_LIMIT: Duration = Duration::from_secs(120);
+
 type Instances = Vec<(String, Graph, Vec<Bytes>)>;
 
 fn instances() -> Result<Instances, Box<dyn std::error::Error>> {
     let mut instances: Instances = Vec::new();
-    for (layers, budgets) in [(4, vec![5, 4]), (8, vec![7, 6]), (12, vec![8, 7]), (16, vec![9, 7]), (24, vec![11, 7])] {
+    for (layers, budgets) in
+        [(4, vec![5, 4]), (8, vec![7, 6]), (12, vec![8, 7]), (16, vec![9, 7]), (24, vec![11, 7])]
+    {
         let budgets = budgets.into_iter().map(Bytes::new).collect();
-        instances.push((format!("unit-linear-{}", 2 * layers + 1), unit_linear(layers, Reads::Input), budgets));
+        instances.push((
+            format!("unit-linear-{}", 2 * layers + 1),
+            unit_linear(layers, Reads::Input),
+            budgets,
+        ));
     }
     for (name, graph) in [
         ("linear-49", linear(24, 1)),
@@ -53,12 +63,18 @@ fn instances() -> Result<Instances, Box<dyn std::error::Error>> {
     Ok(instances)
 }
 
-fn report(name: &str, graph: &Graph, budget: Bytes, limit: Duration) -> Result<(), Box<dyn std::error::Error>> {
+fn report(
+    name: &str,
+    graph: &Graph,
+    budget: Bytes,
+    limit: Duration,
+) -> Result<(), Box<dyn std::error::Error>> {
     let request = Request { time_limit: limit, gap: Gap::ZERO, ..Request::new(budget) };
     let start = Instant::now();
     let answer = solve(graph, &request);
     let seconds = start.elapsed().as_secs_f64();
-    let mut line = json!({"graph": name, "nodes": graph.nodes().len(), "budget": budget.get(), "seconds": seconds});
+    let mut line =
+        json!({"graph": name, "nodes": graph.nodes().len(), "budget": budget.get(), "seconds": seconds});
     match answer {
         Ok(plan) => {
             line["least"] = json!(graph.lower_bound().get());
@@ -71,6 +87,19 @@ fn report(name: &str, graph: &Graph, budget: Bytes, limit: Duration) -> Result<(
             line["proven"] = json!(proven);
         }
         Err(error) => return Err(error.into()),
+    }
+    #[cfg(feature = "milp")]
+    if graph.nodes().len() <= 64 {
+        let start = Instant::now();
+        let staged = rekindle_plan::graph::milp(graph, &Request { time_limit: MILP_LIMIT, ..request });
+        line["milp_seconds"] = json!(start.elapsed().as_secs_f64());
+        match staged {
+            Ok(plan) => {
+                line["milp_cost"] = json!(plan.predicted.step_ns.get());
+                line["milp_status"] = json!(plan.status.to_string());
+            }
+            Err(error) => line["milp_status"] = json!(error.to_string()),
+        }
     }
     println!("{line}");
     Ok(())

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use graphs::{Reads, linear, random, residual, two_towers, u_net, unit_linear};
 use proptest::prelude::*;
 use rekindle_plan::graph::{
-    Graph, GraphAction, GraphError, GraphPlan, GraphPlanError, GraphReason, GraphSolveError, Item, Kind, Node,
-    knapsack, knapsack_selection, min_cut, simulate, solve, solve_watched,
+    Graph, GraphAction, GraphError, GraphPlan, GraphPlanError, GraphReason, GraphSolveError, Item, Kind,
+    Node, knapsack, knapsack_selection, min_cut, simulate, solve, solve_watched,
 };
 use rekindle_plan::{Bytes, Gap, Name, Nanos, Request, Status};
 
@@ -39,7 +39,9 @@ fn exhaustive(graph: &Graph, budget: u64) -> Option<u64> {
         (0..nodes.len()).filter(|node| set >> node & 1 == 1).map(|node| nodes[node].bytes.get()).sum()
     };
     let outputs = graph.outputs().iter().fold(0u32, |set, output| set | 1 << output);
-    let inputs = (0..nodes.len()).filter(|&node| nodes[node].kind == Kind::Input).fold(0u32, |set, node| set | 1 << node);
+    let inputs = (0..nodes.len())
+        .filter(|&node| nodes[node].kind == Kind::Input)
+        .fold(0u32, |set, node| set | 1 << node);
     if bytes(inputs) > budget {
         return None;
     }
@@ -296,15 +298,19 @@ fn selections(graph: &Graph) -> Vec<(u64, u64)> {
     let late: Vec<bool> = {
         let mut late = vec![false; nodes.len()];
         for &node in graph.order() {
-            late[node] = nodes[node].kind == Kind::Backward || graph.reads(node).iter().any(|&read| late[read]);
+            late[node] =
+                nodes[node].kind == Kind::Backward || graph.reads(node).iter().any(|&read| late[read]);
         }
         late
     };
     let early: Vec<usize> = (0..nodes.len()).filter(|&node| !late[node] && graph.required(node)).collect();
-    let read_late = |node: usize| graph.readers(node).iter().any(|&reader| late[reader] && graph.required(reader));
+    let read_late =
+        |node: usize| graph.readers(node).iter().any(|&reader| late[reader] && graph.required(reader));
     let mut found = Vec::new();
     'sets: for set in 0..1u32 << early.len() {
-        let kept = |node: usize| early.iter().position(|&other| other == node).is_some_and(|bit| set >> bit & 1 == 1);
+        let kept = |node: usize| {
+            early.iter().position(|&other| other == node).is_some_and(|bit| set >> bit & 1 == 1)
+        };
         let mut stack: Vec<usize> = early.iter().copied().filter(|&node| read_late(node)).collect();
         let mut again: Vec<usize> = Vec::new();
         while let Some(node) = stack.pop() {
@@ -367,7 +373,8 @@ fn knapsacks_with_large_and_nearly_equal_numbers_are_exact() {
     assert_eq!(knapsack(&items, Bytes::MAX).items, [1, 2]);
     assert_eq!(knapsack(&items, Bytes::ZERO).items, Vec::<usize>::new());
     assert_eq!(knapsack(&[], Bytes::MAX).items, Vec::<usize>::new());
-    let many: Vec<Item> = (0..2_000u64).map(|i| item(1 + i * 7_919 % 10_007, 1 + i * 104_729 % 9_973)).collect();
+    let many: Vec<Item> =
+        (0..2_000u64).map(|i| item(1 + i * 7_919 % 10_007, 1 + i * 104_729 % 9_973)).collect();
     let start = Instant::now();
     assert!(knapsack(&many, Bytes::new(3_000_000)).optimal);
     assert!(start.elapsed() < Duration::from_secs(20));
@@ -406,7 +413,10 @@ fn every_reason_is_told_with_its_action() {
         judge("compute f").to_string(),
         "action 0 (`compute f`) cannot run: `f` reads `p`, which is not there; compute it first, or free it later"
     );
-    assert_eq!(judge("compute p").to_string(), "action 1 (`end`) cannot run: the output `b` is not there at the end");
+    assert_eq!(
+        judge("compute p").to_string(),
+        "action 1 (`end`) cannot run: the output `b` is not there at the end"
+    );
 
     let simulation = simulate(
         &graph,
@@ -416,10 +426,15 @@ fn every_reason_is_told_with_its_action() {
     // p, f and the workspace of f: the first of two equal peaks.
     assert_eq!((simulation.peak_bytes, simulation.peak_action), (Bytes::new(16), Some(2)));
     let peak: Vec<String> = (simulation.peak_values.iter())
-        .map(|live| format!("{}{} {}", live.node, if live.workspace { " workspace" } else { "" }, live.bytes.get()))
+        .map(|live| {
+            format!("{}{} {}", live.node, if live.workspace { " workspace" } else { "" }, live.bytes.get())
+        })
         .collect();
     assert_eq!(peak, ["f workspace 10", "p 4", "f 2"]);
-    assert_eq!((simulation.step_ns, simulation.recompute_ns, simulation.computes), (Nanos::new(12), Nanos::new(3), 4));
+    assert_eq!(
+        (simulation.step_ns, simulation.recompute_ns, simulation.computes),
+        (Nanos::new(12), Nanos::new(3), 4)
+    );
 }
 
 #[test]
@@ -440,13 +455,16 @@ fn a_plan_is_refused_for_another_graph_or_over_its_budget() {
 #[test]
 fn bad_input_is_an_answer_or_a_typed_error() {
     assert!(matches!(Graph::new("m", "d", vec![], vec![], None), Err(GraphError::NoNodes { .. })));
-    let node = |text: &str, time, bytes| Node::new(name(text), Kind::Forward, Nanos::new(time), Bytes::new(bytes));
+    let node =
+        |text: &str, time, bytes| Node::new(name(text), Kind::Forward, Nanos::new(time), Bytes::new(bytes));
     let cycle = vec![(name("a"), name("b")), (name("b"), name("a"))];
     let error = Graph::new("m", "d", vec![node("a", 1, 1), node("b", 1, 1)], cycle, None).unwrap_err();
     assert_eq!(error.to_string(), "the graph has a cycle through `b`, `a`");
 
     // Nothing costs anything.
-    let free = Graph::new("m", "d", vec![node("a", 0, 0), node("b", 0, 0)], vec![(name("a"), name("b"))], None).unwrap();
+    let free =
+        Graph::new("m", "d", vec![node("a", 0, 0), node("b", 0, 0)], vec![(name("a"), name("b"))], None)
+            .unwrap();
     let plan = solve(&free, &best(0)).unwrap();
     assert_eq!((plan.status.clone(), plan.gap()), (Status::Optimal, 0.0));
 
@@ -492,7 +510,9 @@ fn large_graphs_are_answered_in_bounded_time() {
         let request = Request { time_limit: limit, ..Request::new(Bytes::new(budget)) };
         match solve(&graph, &request) {
             Ok(plan) => assert!(plan.predicted.peak_bytes.get() <= budget),
-            Err(GraphSolveError::BudgetTooSmall { smallest_bytes, .. }) => assert!(smallest_bytes.get() > budget),
+            Err(GraphSolveError::BudgetTooSmall { smallest_bytes, .. }) => {
+                assert!(smallest_bytes.get() > budget)
+            }
             Err(other) => panic!("{other}"),
         }
         // Twice the limit for reading, writing and judging, on a busy machine, unoptimised.
@@ -535,8 +555,91 @@ fn typical_graphs_come_close_to_their_bounds() {
     ] {
         let all = GraphPlan::store_all(&graph, None).unwrap().predicted.peak_bytes.get();
         let gap = Gap::new(within).unwrap();
-        let request = Request { gap, time_limit: Duration::from_secs(60), ..Request::new(Bytes::new(all * percent / 100)) };
+        let request = Request {
+            gap,
+            time_limit: Duration::from_secs(60),
+            ..Request::new(Bytes::new(all * percent / 100))
+        };
         let plan = solve(&graph, &request).unwrap();
         assert!(plan.gap() <= within, "{}: {} over {within}", graph.model(), plan.gap());
+    }
+}
+
+#[cfg(feature = "milp")]
+mod milp {
+    use super::*;
+    use rekindle_plan::graph::{MOST_MILP_NODES, MilpError, milp};
+
+    fn patient(budget: u64) -> Request {
+        Request { time_limit: Duration::from_secs(300), ..best(budget) }
+    }
+
+    #[test]
+    fn checkmates_smaller_optima_are_reproduced() {
+        for (nodes, budget, optimum) in [(17, 7, 19), (17, 6, 20)] {
+            let plan = milp(&unit_linear(nodes / 2, Reads::Input), &patient(budget)).unwrap();
+            assert_eq!(
+                (plan.predicted.step_ns.get(), plan.status),
+                (optimum, Status::Optimal),
+                "T{nodes} B{budget}"
+            );
+        }
+        let plan = milp(&unit_linear(4, Reads::Output), &patient(5)).unwrap();
+        assert_eq!(plan.predicted.step_ns.get(), 10);
+    }
+
+    #[test]
+    fn the_planner_is_never_worse_than_staged_plans() {
+        for seed in 1..6 {
+            let graph = random(6, seed);
+            let all = GraphPlan::store_all(&graph, None).unwrap().predicted.peak_bytes.get();
+            for percent in [85, 65] {
+                let budget = all * percent / 100;
+                let ours = solve(&graph, &best(budget));
+                match milp(&graph, &patient(budget)) {
+                    Ok(staged) => {
+                        staged.judge(&graph).unwrap();
+                        assert_eq!(staged.status, Status::Optimal);
+                        let ours = ours.unwrap();
+                        assert!(ours.predicted.step_ns <= staged.predicted.step_ns, "{seed} {percent}");
+                        assert!(
+                            ours.predicted.lower_bound_ns <= staged.predicted.step_ns,
+                            "{seed} {percent}"
+                        );
+                    }
+                    Err(MilpError::NoPlan { budget_bytes }) => assert_eq!(budget_bytes, Bytes::new(budget)),
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn inputs_pinned_nodes_and_workspace_are_respected() {
+        let graph = Graph::from_json(
+            r#"{"format": "rekindle.graph/1", "model": "m", "device": "d",
+                "nodes": [{"name": "x", "kind": "input", "bytes": 2},
+                          {"name": "a", "kind": "forward", "time_ns": 1, "bytes": 3},
+                          {"name": "p", "kind": "forward", "time_ns": 1, "bytes": 3, "pinned": true},
+                          {"name": "c", "kind": "forward", "time_ns": 1, "bytes": 1, "workspace_bytes": 4},
+                          {"name": "d", "kind": "backward", "time_ns": 1, "bytes": 1},
+                          {"name": "e", "kind": "backward", "time_ns": 1, "bytes": 1}],
+                "edges": [["x", "a"], ["a", "p"], ["p", "c"], ["c", "d"], ["p", "d"], ["d", "e"], ["a", "e"]]}"#,
+        )
+        .unwrap();
+        for budget in 0..16 {
+            let staged = milp(&graph, &patient(budget)).ok().map(|plan| plan.predicted.step_ns.get());
+            assert_eq!(staged, exhaustive(&graph, budget), "{budget}");
+        }
+    }
+
+    #[test]
+    fn what_it_cannot_plan_is_a_typed_error() {
+        let graph = unit_linear(8, Reads::Input);
+        assert_eq!(milp(&graph, &patient(2)), Err(MilpError::NoPlan { budget_bytes: Bytes::new(2) }));
+        let large = linear(MOST_MILP_NODES, 1);
+        assert!(matches!(milp(&large, &patient(2)), Err(MilpError::TooLarge { .. })));
+        let request = Request { time_limit: Duration::ZERO, ..best(7) };
+        assert!(matches!(milp(&graph, &request), Ok(_) | Err(MilpError::Unsolved { .. })));
     }
 }

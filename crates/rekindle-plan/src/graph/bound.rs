@@ -55,9 +55,10 @@ pub(crate) fn bound(problem: &Problem, budget: u64, until: Instant) -> Bound {
     promising.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.1.cmp(&other.1)));
     // Neighbours have nearly the same estimate: half of the moments are the best, the other half spread further down.
     let spread = promising.len().saturating_sub(MOMENTS / 2).div_ceil(MOMENTS / 2).max(1);
-    let chosen = promising.iter().enumerate().filter(|(rank, _)| {
-        *rank < MOMENTS / 2 || (rank - MOMENTS / 2).is_multiple_of(spread)
-    });
+    let chosen = promising
+        .iter()
+        .enumerate()
+        .filter(|(rank, _)| *rank < MOMENTS / 2 || (rank - MOMENTS / 2).is_multiple_of(spread));
     for (_, &(_, node)) in chosen {
         if Instant::now() >= until {
             break;
@@ -139,7 +140,13 @@ impl Moment {
         }
         let mut cheapest: Vec<(f64, u64, u64)> = (self.to_choose())
             .filter(|&node| problem.bytes[node] > 0 && problem.recomputable[node])
-            .map(|node| (problem.time[node] as f64 / problem.bytes[node] as f64, problem.bytes[node], problem.time[node]))
+            .map(|node| {
+                (
+                    problem.time[node] as f64 / problem.bytes[node] as f64,
+                    problem.bytes[node],
+                    problem.time[node],
+                )
+            })
             .collect();
         cheapest.sort_by(|one, other| one.0.total_cmp(&other.0));
         let mut time = 1e-9;

@@ -161,7 +161,9 @@ pub enum GraphError {
         name: Name,
     },
     /// Nothing is to be computed.
-    #[error("the list of outputs is empty; name at least one, or leave the key out for all nodes nobody reads")]
+    #[error(
+        "the list of outputs is empty; name at least one, or leave the key out for all nodes nobody reads"
+    )]
     NoOutputs,
     /// Nodes read each other in a circle.
     #[error("the graph has a cycle through {}", circle(nodes))]
@@ -244,7 +246,10 @@ impl Graph {
             }
         }
         let find = |name: &Name, place: &dyn Fn() -> String| {
-            index.get(name).copied().ok_or_else(|| GraphError::UnknownNode { name: name.clone(), place: place() })
+            index
+                .get(name)
+                .copied()
+                .ok_or_else(|| GraphError::UnknownNode { name: name.clone(), place: place() })
         };
 
         let mut reads = vec![Vec::new(); nodes.len()];
@@ -273,15 +278,18 @@ impl Graph {
                 outputs
             }
         };
-        let order = topological(&reads, &readers)
-            .map_err(|cycle| GraphError::Cycle { nodes: cycle.iter().map(|&n| nodes[n].name.clone()).collect() })?;
+        let order = topological(&reads, &readers).map_err(|cycle| GraphError::Cycle {
+            nodes: cycle.iter().map(|&n| nodes[n].name.clone()).collect(),
+        })?;
         if outputs.is_empty() {
             return Err(GraphError::NoOutputs);
         }
         for (node, reads) in nodes.iter().zip(&reads) {
             let found = match node {
                 Node { kind: Kind::Input, time_ns, .. } if *time_ns > Nanos::ZERO => "has a time",
-                Node { kind: Kind::Input, workspace_bytes, .. } if *workspace_bytes > Bytes::ZERO => "has a workspace",
+                Node { kind: Kind::Input, workspace_bytes, .. } if *workspace_bytes > Bytes::ZERO => {
+                    "has a workspace"
+                }
                 Node { kind: Kind::Input, .. } if !reads.is_empty() => "reads another node",
                 _ => continue,
             };
@@ -291,7 +299,8 @@ impl Graph {
         // watch what a plan repeats.
         Bytes::checked_sum(nodes.iter().flat_map(|node| [node.bytes, node.workspace_bytes]))
             .ok_or(GraphError::TooLarge { what: "bytes" })?;
-        Nanos::checked_sum(nodes.iter().map(|node| node.time_ns)).ok_or(GraphError::TooLarge { what: "times" })?;
+        Nanos::checked_sum(nodes.iter().map(|node| node.time_ns))
+            .ok_or(GraphError::TooLarge { what: "times" })?;
 
         let mut required = vec![false; nodes.len()];
         for &output in &outputs {
@@ -472,7 +481,10 @@ mod tests {
         assert!(message("\"time_ns\": 5", "\"time_ns\": -5").contains("integer `-5`"));
         assert!(message("\"forward\"", "\"sideways\"").contains("unknown variant `sideways`"));
         assert!(message("\"name\": \"f\"", "\"name\": \"two words\"").contains("is not a name"));
-        assert_eq!(message("\"name\": \"f\"", "\"name\": \"b\""), "the name `b` stands twice among the nodes");
+        assert_eq!(
+            message("\"name\": \"f\"", "\"name\": \"b\""),
+            "the name `b` stands twice among the nodes"
+        );
         assert_eq!(
             message("[\"f\", \"b\"]", "[\"f\", \"c\"]"),
             "the edge from `f` to `c` names `c`, but no node has that name"

@@ -126,7 +126,8 @@ impl Run<'_> {
             self.held += self.problem.bytes[top as usize];
             self.list.push(top);
             self.word.push(top);
-            if self.word.len() > longest || (self.word.len().is_multiple_of(64) && Instant::now() >= deadline) {
+            if self.word.len() > longest || (self.word.len().is_multiple_of(64) && Instant::now() >= deadline)
+            {
                 return None;
             }
             for &read in reads {

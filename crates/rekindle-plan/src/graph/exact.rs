@@ -70,7 +70,8 @@ impl<'a> Sets<'a> {
         }
         for &node in &problem.order {
             let node = node as usize;
-            let reached = problem.reads(node).iter().fold(1 << node, |set, &read| set | ancestors[read as usize]);
+            let reached =
+                problem.reads(node).iter().fold(1 << node, |set, &read| set | ancestors[read as usize]);
             ancestors[node] = reached;
         }
         Self {

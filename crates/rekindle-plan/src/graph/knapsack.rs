@@ -188,7 +188,10 @@ pub fn knapsack_selection(graph: &Graph, budget_bytes: Bytes) -> Result<Selectio
     let nodes: Vec<usize> = (half.nodes.iter().map(|&node| node as usize))
         .filter(|&node| half.needed[node] && problem.recomputable[node])
         .collect();
-    let item = |&node: &usize| Item { bytes: Bytes::new(problem.bytes[node]), saves: Nanos::new(problem.time[node]) };
+    let item = |&node: &usize| Item {
+        bytes: Bytes::new(problem.bytes[node]),
+        saves: Nanos::new(problem.time[node]),
+    };
     let items: Vec<Item> = nodes.iter().map(item).collect();
     let packing = knapsack(&items, room);
     for item in packing.items {

@@ -30,7 +30,9 @@ pub const MOST_MILP_NODES: usize = 160;
 #[non_exhaustive]
 pub enum MilpError {
     /// The graph is too large.
-    #[error("`milp` plans graphs of up to {MOST_MILP_NODES} nodes, but this one has {nodes}; `graph` plans larger ones")]
+    #[error(
+        "`milp` plans graphs of up to {MOST_MILP_NODES} nodes, but this one has {nodes}; `graph` plans larger ones"
+    )]
     TooLarge {
         /// How many nodes are needed.
         nodes: usize,
@@ -97,7 +99,9 @@ pub fn milp(graph: &Graph, request: &Request) -> Result<GraphPlan, MilpError> {
     };
     let values = solved.get_solution();
     let values = values.columns();
-    let set = |column: Option<Col>| column.is_some_and(|column| values.get(column.index()).is_some_and(|value| *value > 0.5));
+    let set = |column: Option<Col>| {
+        column.is_some_and(|column| values.get(column.index()).is_some_and(|value| *value > 0.5))
+    };
     let mut word = Vec::new();
     for stage in inputs..nodes.len() {
         for place in inputs..=stage {
@@ -115,7 +119,8 @@ pub fn milp(graph: &Graph, request: &Request) -> Result<GraphPlan, MilpError> {
 
 fn judged(graph: &Graph, request: &Request, status: Status, word: &Word) -> Result<GraphPlan, MilpError> {
     let actions = word.actions(graph);
-    let plan = GraphPlan::judged(graph, "milp".to_owned(), status, request.budget_bytes, Nanos::ZERO, actions)?;
+    let plan =
+        GraphPlan::judged(graph, "milp".to_owned(), status, request.budget_bytes, Nanos::ZERO, actions)?;
     Ok(match plan.status {
         // A plan without recomputation is the fastest of all, whatever HiGHS could say.
         Status::Feasible(_) if gap(plan.predicted.step_ns, graph.lower_bound()) == 0.0 => {

@@ -63,7 +63,8 @@ fn frugal(problem: &Problem) -> Vec<u32> {
         i128::from(problem.bytes[node]) - freed
     };
     let ready = problem.order.iter().filter(|&&node| missing[node as usize] == 0);
-    let mut ready: BinaryHeap<_> = ready.map(|&node| Reverse((weight(node as usize, &unread), node))).collect();
+    let mut ready: BinaryHeap<_> =
+        ready.map(|&node| Reverse((weight(node as usize, &unread), node))).collect();
     let mut order = Vec::with_capacity(problem.order.len());
     while let Some(Reverse((was, node))) = ready.pop() {
         // Others may have been read since; what got lighter is found when it comes up.

@@ -235,7 +235,8 @@ impl<'a> Search<'a> {
             self.memory.resize(length, 0);
             let memory = &mut self.memory;
             word.cost(self.problem, u64::MAX, &mut self.scratch, |position, bytes| memory[position] = bytes);
-            let worst = (0..length).max_by_key(|&position| (self.memory[position], std::cmp::Reverse(position)))?;
+            let worst =
+                (0..length).max_by_key(|&position| (self.memory[position], std::cmp::Reverse(position)))?;
             if self.memory[worst] <= self.budget {
                 return Some(time);
             }
@@ -281,7 +282,8 @@ impl<'a> Search<'a> {
             let moments = u64::from(self.moments[reader] - self.moments[idle]);
             let gain = excess.min(bytes.saturating_mul(moments)) as f64;
             let Some(again) = self.again(node, reader) else { continue };
-            let time: u64 = again.iter().map(|&node| self.problem.time[node as usize]).fold(0, u64::saturating_add);
+            let time: u64 =
+                again.iter().map(|&node| self.problem.time[node as usize]).fold(0, u64::saturating_add);
             // Nothing is free: of values that cost no time, fewer are better.
             let mut score = gain / (time as f64 + 1e-3 * again.len() as f64);
             if noise > 0.0 {
@@ -379,7 +381,9 @@ impl<'a> Search<'a> {
                     again.clear();
                     let mut seen = vec![false; self.problem.len()];
                     for (at, &node) in word.0.iter().enumerate() {
-                        if std::mem::replace(&mut seen[node as usize], true) && at >= position.saturating_sub(gone) {
+                        if std::mem::replace(&mut seen[node as usize], true)
+                            && at >= position.saturating_sub(gone)
+                        {
                             again.push((node, at));
                         }
                     }

@@ -137,7 +137,8 @@ impl Chain {
             segment.untaped_peak = segment.untaped_peak.max(untaped + problem.workspace[node]);
             segment.taped_peak = segment.taped_peak.max(taped + problem.workspace[node]);
             let read_back = |node: usize| {
-                problem.output[node] || problem.readers(node).iter().any(|&reader| problem.backward[reader as usize])
+                problem.output[node]
+                    || problem.readers(node).iter().any(|&reader| problem.backward[reader as usize])
             };
             if read_back(node) || last[index] > end {
                 segment.tape += bytes;
@@ -170,7 +171,8 @@ impl Chain {
                 segments[segment].backward_time.saturating_add(problem.time[node as usize]);
         }
         // The gradients alone, from the last segment to the first.
-        let order: Vec<u32> = segments.iter().rev().flat_map(|segment| segment.backward.iter().copied()).collect();
+        let order: Vec<u32> =
+            segments.iter().rev().flat_map(|segment| segment.backward.iter().copied()).collect();
         let mut left: Vec<u32> = vec![0; problem.len()];
         for &node in &order {
             for &read in problem.reads(node as usize) {
@@ -355,7 +357,14 @@ impl Table {
     }
 
     /// Writes the choices that lead to `C(first,last,slots)`.
-    fn write(&self, chain: &Chain, first: usize, last: usize, slots: usize, word: &mut Vec<u32>) -> Option<()> {
+    fn write(
+        &self,
+        chain: &Chain,
+        first: usize,
+        last: usize,
+        slots: usize,
+        word: &mut Vec<u32>,
+    ) -> Option<()> {
         let best = *self.rows[first * self.count + last].get(slots)?;
         if best >= NEVER {
             return None;

@@ -48,8 +48,7 @@ impl Half {
             (0..problem.len() as u32).filter(forward).filter(|&node| !late[node as usize]).collect();
         let mut needed = vec![false; problem.len()];
         for &node in &nodes {
-            let read_late =
-                |reader: &u32| late[*reader as usize] && problem.required[*reader as usize];
+            let read_late = |reader: &u32| late[*reader as usize] && problem.required[*reader as usize];
             needed[node as usize] = problem.readers(node as usize).iter().any(read_late);
         }
         Self { problem, nodes, needed }
@@ -109,7 +108,10 @@ impl Selection {
         }
         let early = |node: &&u32| !problem.backward[**node as usize];
         let mut word: Vec<u32> = problem.order.iter().filter(early).copied().collect();
-        if word.iter().any(|&node| problem.reads(node as usize).iter().any(|&read| problem.backward[read as usize])) {
+        if word
+            .iter()
+            .any(|&node| problem.reads(node as usize).iter().any(|&read| problem.backward[read as usize]))
+        {
             // Forward and backward are not apart: the graph's own order, and nothing again.
             word.clone_from(&problem.order);
         } else {

@@ -140,9 +140,11 @@ pub fn simulate(graph: &Graph, actions: &[GraphAction]) -> Result<GraphSimulatio
     let mut moments = Vec::with_capacity(actions.len());
     let (mut peak_bytes, mut peak_action) = (walk.held, None);
     for (index, action) in actions.iter().enumerate() {
-        let moment = walk
-            .run(action)
-            .map_err(|reason| GraphIllegal { index, action: Some(action.clone()), reason })?;
+        let moment = walk.run(action).map_err(|reason| GraphIllegal {
+            index,
+            action: Some(action.clone()),
+            reason,
+        })?;
         if moment.peak > peak_bytes {
             (peak_bytes, peak_action) = (moment.peak, Some(index));
         }

@@ -127,7 +127,14 @@ pub fn solve_watched(
         Status::Feasible(Gap::new(gap(Nanos::new(time), Nanos::new(lower))).unwrap_or(Gap::ZERO))
     };
     let actions = word.actions(graph);
-    let plan = GraphPlan::judged(graph, SOLVER.to_owned(), status, request.budget_bytes, Nanos::new(lower), actions)?;
+    let plan = GraphPlan::judged(
+        graph,
+        SOLVER.to_owned(),
+        status,
+        request.budget_bytes,
+        Nanos::new(lower),
+        actions,
+    )?;
     Ok(plan)
 }
 
@@ -211,7 +218,10 @@ impl<'a, 'w> Planner<'a, 'w> {
 
     /// Whether there is nothing more to do: out of time, stopped, or as good as was asked for.
     fn over(&self) -> bool {
-        let good = self.best.as_ref().is_some_and(|(_, time)| gap(Nanos::new(*time), Nanos::new(self.lower)) <= self.aim);
+        let good = self
+            .best
+            .as_ref()
+            .is_some_and(|(_, time)| gap(Nanos::new(*time), Nanos::new(self.lower)) <= self.aim);
         good || self.stopped || Instant::now() >= self.until
     }
 
@@ -352,7 +362,9 @@ impl<'a, 'w> Planner<'a, 'w> {
     /// The error for a budget that nothing was found for, with the smallest one that something is.
     fn too_small(&mut self) -> GraphSolveError {
         let mut scratch = Scratch::default();
-        let mut peak = |word: &Word| word.cost(self.problem, u64::MAX, &mut scratch, |_, _| {}).map_or(u64::MAX, |cost| cost.peak);
+        let mut peak = |word: &Word| {
+            word.cost(self.problem, u64::MAX, &mut scratch, |_, _| {}).map_or(u64::MAX, |cost| cost.peak)
+        };
         let mut found = self.orders.iter().map(|order| peak(&Word(order.clone()))).min().unwrap_or(u64::MAX);
         // Too small a budget is too small, so it may take a moment longer to say what would do.
         let until = self.until.max(Instant::now() + Duration::from_secs(1));
@@ -360,9 +372,11 @@ impl<'a, 'w> Planner<'a, 'w> {
         let mut low = least;
         while low < found && Instant::now() < until {
             let middle = low + (found - low) / 2;
-            let fits = self.orders.iter().flat_map(|order| TASTES.map(|taste| (order, taste))).find_map(|(order, taste)| {
-                evict::run(self.problem, order, middle, taste, until)
-            });
+            let fits = self
+                .orders
+                .iter()
+                .flat_map(|order| TASTES.map(|taste| (order, taste)))
+                .find_map(|(order, taste)| evict::run(self.problem, order, middle, taste, until));
             match fits {
                 Some(mut word) => {
                     word.clean(self.problem, &mut Scratch::default());

@@ -27,9 +27,8 @@ pub(crate) struct Scratch {
 impl Word {
     /// Every required node of `order` once.
     pub(crate) fn once(graph: &Graph, order: &[usize]) -> Self {
-        let computed = |node: &&usize| {
-            graph.required(**node) && graph.nodes()[**node].kind != super::Kind::Input
-        };
+        let computed =
+            |node: &&usize| graph.required(**node) && graph.nodes()[**node].kind != super::Kind::Input;
         Self(order.iter().filter(computed).map(|&node| node as u32).collect())
     }
 
