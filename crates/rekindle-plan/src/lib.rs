@@ -34,6 +34,7 @@
 mod action;
 mod bytes;
 mod format;
+pub mod graph;
 mod illegal;
 mod nanos;
 mod plan;
