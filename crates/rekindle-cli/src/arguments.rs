@@ -129,8 +129,8 @@ pub(crate) struct BenchArguments {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Solvers: optimal, revolve, mixed, online, multi-level, disk-revolve, eager, and the rules store-all, full, sqrt, every-K.
-`rekindle plan --solver` says what each finds.
+Solvers: optimal, revolve, mixed, online, multi-level, disk-revolve, eager, and the rules store-all, full, sqrt, every-K;
+for graphs optimal, store-all, min-cut, knapsack. `rekindle plan --solver` says what each finds.
 
 Examples:
   rekindle plan profile.json --budget 2GiB
@@ -139,7 +139,7 @@ Examples:
 
 Exits with 2 when no plan fits, and says the smallest budget that has one.")]
 pub(crate) struct PlanArguments {
-    /// The profile (rekindle.profile/1)
+    /// The profile (rekindle.profile/1), or a graph (rekindle.graph/1)
     pub(crate) profile: Option<PathBuf>,
     /// The most bytes the plan may take at its worst moment: 2GiB, 64MiB, or 30% of what store-all takes
     #[arg(long, value_name = "BYTES")]
@@ -169,7 +169,7 @@ pub(crate) struct PlanArguments {
     /// Write the plan to a file
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Print the plan as JSON (rekindle.plan/1)
+    /// Print the plan as JSON (rekindle.plan/1, or rekindle.graph-plan/1)
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -178,12 +178,19 @@ pub(crate) struct PlanArguments {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Named {
     Solver(Solver),
+    /// The planner of graphs, by its own name.
+    Graph,
+    MinCut,
+    Knapsack,
     List,
 }
 
 fn solver(text: &str) -> Result<Named, ParseSolverError> {
     match text {
         "list" => Ok(Named::List),
+        "graph" => Ok(Named::Graph),
+        "min-cut" => Ok(Named::MinCut),
+        "knapsack" => Ok(Named::Knapsack),
         name => name.parse().map(Named::Solver),
     }
 }
@@ -227,9 +234,9 @@ Example:
 
 Exits with 1 when the plan is not legal, not for this profile, or over its budget.")]
 pub(crate) struct SimulateArguments {
-    /// The profile (rekindle.profile/1)
+    /// The profile (rekindle.profile/1), or a graph (rekindle.graph/1)
     pub(crate) profile: PathBuf,
-    /// The plan to judge (rekindle.plan/1)
+    /// The plan to judge (rekindle.plan/1, or rekindle.graph-plan/1)
     pub(crate) plan: PathBuf,
     /// Print the result as JSON
     #[arg(long)]

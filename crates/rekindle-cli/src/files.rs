@@ -3,9 +3,43 @@
 use std::io::Write;
 use std::path::Path;
 
+use rekindle_plan::graph::{Graph, GraphPlan};
 use rekindle_plan::{Plan, Profile};
+use serde::Deserialize;
 
 use crate::failure::{self, Failure};
+
+/// What can be planned.
+pub(crate) enum Model {
+    Chain(Profile),
+    Graph(Graph),
+}
+
+/// Reads a profile or a graph, whichever the file says it is.
+pub(crate) fn model(path: &Path) -> Result<Model, Failure> {
+    #[derive(Deserialize)]
+    struct Head {
+        format: String,
+    }
+    let text = failure::read_text(path)?;
+    // A file that does not even say what it is, is refused as a profile.
+    let head = serde_json::from_str::<Head>(&text).map(|head| head.format);
+    if head.is_ok_and(|format| format.starts_with("rekindle.graph/")) {
+        return Graph::from_json(&text).map(Model::Graph).map_err(|error| {
+            let error = anyhow::Error::new(error).context(format!("`{}`", path.display()));
+            Failure::request(error, "docs/formats.md describes graphs (rekindle.graph/1)")
+        });
+    }
+    profile(path).map(Model::Chain)
+}
+
+/// Reads a plan of a graph.
+pub(crate) fn graph_plan(path: &Path) -> Result<GraphPlan, Failure> {
+    GraphPlan::from_json(&failure::read_text(path)?).map_err(|error| {
+        let error = anyhow::Error::new(error).context(format!("`{}`", path.display()));
+        Failure::request(error, "docs/formats.md describes plans of graphs (rekindle.graph-plan/1)")
+    })
+}
 
 /// Reads a profile.
 pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {

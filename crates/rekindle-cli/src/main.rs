@@ -8,6 +8,7 @@ mod explain;
 mod failure;
 mod files;
 mod frontier;
+mod graph;
 mod measure;
 mod plan;
 mod report;

@@ -7,19 +7,31 @@ use rekindle_plan::{Gap, Plan, PlanError, Profile, Request, Simulation, SolveErr
 
 use crate::arguments::{Named, PlanArguments};
 use crate::failure::Failure;
-use crate::{files, report};
+use crate::files::Model;
+use crate::{files, graph, report};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &PlanArguments) -> Result<(), Failure> {
-    let Named::Solver(solver) = arguments.solver else {
+    if let Named::List = arguments.solver {
         return list();
-    };
+    }
     let Some(path) = &arguments.profile else {
         let error = anyhow::anyhow!("no profile is given");
         return Err(Failure::request(error, "rekindle plan PROFILE --budget 2GiB"));
     };
-    let profile = files::profile(path)?;
-    let request = request(arguments, &profile)?;
+    let profile = match files::model(path)? {
+        Model::Graph(graph) => return graph::plan(arguments, &graph),
+        Model::Chain(profile) => profile,
+    };
+    let Named::Solver(solver) = arguments.solver else {
+        let error =
+            anyhow::anyhow!("this solver plans graphs, but `{}` is a chain of stages", path.display());
+        return Err(Failure::request(error, "`rekindle plan --solver` lists the solvers"));
+    };
+    let mut request = request(arguments);
+    if let Some(budget) = arguments.budget {
+        request.budget_bytes = Some(budget.bytes(&profile).map_err(|error| refused(error.into()))?);
+    }
     let waiting = report::spinner(&format!("planning {} stages", profile.stages().len()));
     let plan = solver.solve(&profile, &request);
     waiting.finish_and_clear();
@@ -42,21 +54,22 @@ fn list() -> Result<(), Failure> {
         ["full", "keep the input only: the least memory, the most forwards"],
         ["every-K", "keep every K-th boundary, such as every-4"],
         ["sqrt", "every-K with the square root of the number of stages"],
+        ["min-cut", "for graphs: the least bytes kept between forward and backward, as torch.compile does"],
+        ["knapsack", "for graphs: the least recomputation for a budget of kept bytes"],
     ];
     let rules = rules.map(|row| row.map(str::to_owned));
     report::show(&report::words(["solver", "finds"], solvers.into_iter().chain(rules)))
 }
 
-fn request(arguments: &PlanArguments, profile: &Profile) -> Result<Request, Failure> {
-    let mut request = Request::default();
-    if let Some(budget) = arguments.budget {
-        request.budget_bytes = Some(budget.bytes(profile).map_err(|error| refused(error.into()))?);
+/// What was asked, but for the budget, which may be a part of what the model takes.
+pub(crate) fn request(arguments: &PlanArguments) -> Request {
+    Request {
+        budget_bytes: None,
+        slots: arguments.slots,
+        margin: arguments.margin.0,
+        gap: Gap::new(arguments.gap.0).unwrap_or(Gap::ONE_PERCENT),
+        time_limit: Duration::from_secs(u64::from(arguments.time_limit)),
     }
-    request.slots = arguments.slots;
-    request.margin = arguments.margin.0;
-    request.gap = Gap::new(arguments.gap.0).unwrap_or(Gap::ONE_PERCENT);
-    request.time_limit = Duration::from_secs(u64::from(arguments.time_limit));
-    Ok(request)
 }
 
 /// What to try when a solver has no plan.

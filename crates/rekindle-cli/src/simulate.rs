@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use crate::arguments::SimulateArguments;
 use crate::failure::Failure;
-use crate::{files, report};
+use crate::files::Model;
+use crate::{files, graph, report};
 
 #[derive(Serialize)]
 struct Judgement {
@@ -42,7 +43,10 @@ struct PeakTensor {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &SimulateArguments) -> Result<(), Failure> {
-    let profile = files::profile(&arguments.profile)?;
+    let profile = match files::model(&arguments.profile)? {
+        Model::Graph(graph) => return graph::simulate(arguments, &graph),
+        Model::Chain(profile) => profile,
+    };
     let plan = files::plan(&arguments.plan)?;
     match plan.judge(&profile) {
         Ok((_, simulation)) => {

@@ -379,3 +379,46 @@ fn frontier_draws_a_picture_and_lists_every_point() {
         assert!(pair[0]["step_ns"].as_u64() > pair[1]["step_ns"].as_u64());
     }
 }
+
+const GRAPH: &str = r#"{"format": "rekindle.graph/1", "model": "two", "device": "none",
+ "nodes": [{"name": "a", "kind": "forward",  "time_ns": 1000000, "bytes": 1048576},
+           {"name": "b", "kind": "forward",  "time_ns": 1000000, "bytes": 1048576},
+           {"name": "c", "kind": "forward",  "time_ns": 1000000, "bytes": 1048576},
+           {"name": "d", "kind": "backward", "time_ns": 1000000, "bytes": 1048576},
+           {"name": "e", "kind": "backward", "time_ns": 1000000, "bytes": 1048576}],
+ "edges": [["a", "b"], ["b", "c"], ["c", "d"], ["b", "d"], ["d", "e"], ["a", "e"]]}"#;
+
+#[test]
+fn graphs_are_planned_and_judged() {
+    let files = files(|profile, _| *profile = GRAPH.to_owned());
+    let graph = files.profile.to_str().unwrap();
+    let made = files.profile.with_file_name("made.json");
+    let made = made.to_str().unwrap();
+    let output = rekindle(&["plan", graph, "--budget", "3MiB", "--json", "-o", made]);
+    assert!(output.status.success(), "{}", seen(&output));
+    let plan = json(&output);
+    assert_eq!(plan["format"], "rekindle.graph-plan/1");
+    assert_eq!(plan["status"], "optimal");
+    assert_eq!(plan["predicted"]["computes"], 6);
+    assert_eq!(
+        json(&rekindle(&["simulate", graph, made, "--json"]))["peak_bytes"],
+        plan["predicted"]["peak_bytes"]
+    );
+    for solver in ["store-all", "min-cut"] {
+        let output = rekindle(&["plan", graph, "--solver", solver, "--json"]);
+        assert!(output.status.success(), "{solver}: {}", seen(&output));
+    }
+    let output = rekindle(&["plan", graph, "--solver", "knapsack", "--budget", "1MiB", "--json"]);
+    assert!(output.status.success(), "{}", seen(&output));
+    let cyclic = files.profile.with_file_name("cyclic.json");
+    std::fs::write(&cyclic, GRAPH.replace(r#"["a", "e"]"#, r#"["e", "a"]"#)).unwrap();
+    let seen = [
+        planned(&["plan", graph, "--budget", "3MiB"], &files),
+        planned(&["simulate", graph, made], &files),
+        planned(&["plan", graph, "--budget", "1MiB"], &files),
+        planned(&["plan", graph, "--budget", "3MiB", "--solver", "revolve"], &files),
+        planned(&["plan", graph, "--slots", "3"], &files),
+        planned(&["plan", cyclic.to_str().unwrap(), "--budget", "3MiB"], &files),
+    ];
+    assert_snapshot!(seen.join("\n"));
+}
