@@ -65,7 +65,7 @@ pub(crate) struct ParseFractionError {
 
 impl fmt::Display for ParseFractionError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "`{}` is not a fraction: expected 0% to 1000%, such as 5% or 0.05", self.found)
+        write!(formatter, "`{}` is not a fraction: expected 0% to 1000%, such as 5%, or 0.05", self.found)
     }
 }
 
@@ -80,8 +80,9 @@ impl FromStr for Fraction {
             None => (text, 1.0),
         };
         let number = number.trim().parse::<f64>().ok().map(|number| number / scale);
-        // NaN and infinity are in no range.
-        let number = number.filter(|number| (0.0..=10.0).contains(number));
+        // NaN and infinity are in no range. Who writes 5 may mean 5%: without a sign it is less than 1.
+        let most = if scale == 1.0 { 1.0 - f64::EPSILON } else { 10.0 };
+        let number = number.filter(|number| (0.0..=most).contains(number));
         number.map(Self).ok_or_else(|| ParseFractionError { found: text.to_owned() })
     }
 }

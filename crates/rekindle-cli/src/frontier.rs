@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &FrontierArguments) -> Result<(), Failure> {
     let waiting = report::spinner(&format!("planning {} stages for every budget", profile.stages().len()));
     let frontier = optimal::frontier(&profile, &request);
     waiting.finish_and_clear();
-    let frontier = frontier.map_err(refused)?;
+    let frontier = frontier.map_err(|error| refused(error, 0.0))?;
     match arguments.json {
         true => report::show_json(&result(&profile, &frontier)),
         false => show(&profile, &frontier),

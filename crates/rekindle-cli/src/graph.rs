@@ -33,6 +33,7 @@ pub(crate) fn plan(arguments: &PlanArguments, graph: &Graph) -> Result<(), Failu
     let simulation = plan.judge(graph).map_err(refused)?;
     if let Some(path) = &arguments.output {
         files::write(path, &format!("{}\n", plan.to_json()))?;
+        eprintln!("wrote {}", path.display());
     }
     match arguments.json {
         true => report::show(&plan.to_json()),
@@ -61,7 +62,7 @@ fn solve(solver: Named, graph: &Graph, request: &Request) -> Result<GraphPlan, F
                 ControlFlow::Continue(())
             });
             waiting.finish_and_clear();
-            plan.map_err(unsolved)
+            plan.map_err(|error| unsolved(error, request.margin))
         }
         Named::Solver(Solver::Rule(Rule::StoreAll)) => within(GraphPlan::store_all(graph, usable)),
         Named::MinCut => within(min_cut(graph).plan(graph, usable)),
@@ -71,7 +72,8 @@ fn solve(solver: Named, graph: &Graph, request: &Request) -> Result<GraphPlan, F
                 return Err(Failure::request(error, "give --budget, such as --budget 2GiB"));
             };
             // The budget is for what stays between forward and backward, as in `torch.compile`; the peak is what it is.
-            let selection = knapsack_selection(graph, budget).map_err(unsolved)?;
+            let selection =
+                knapsack_selection(graph, budget).map_err(|error| unsolved(error, request.margin))?;
             selection.plan(graph, None).map_err(refused)
         }
         Named::Solver(solver) => {
@@ -85,10 +87,10 @@ fn solve(solver: Named, graph: &Graph, request: &Request) -> Result<GraphPlan, F
     }
 }
 
-fn unsolved(error: GraphSolveError) -> Failure {
+fn unsolved(error: GraphSolveError, margin: f64) -> Failure {
     let hint = match &error {
         GraphSolveError::BudgetTooSmall { smallest_bytes, .. } => {
-            format!("give --budget {} or more, and the margin on top of it", smallest_bytes.get())
+            format!("give --budget {} or more", plan::with_margin(*smallest_bytes, margin))
         }
         _ => "docs/solvers/graph.md says what graphs can be planned".to_owned(),
     };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rekindle_plan::solvers::Solver;
-use rekindle_plan::{Gap, Plan, PlanError, Profile, Request, Simulation, SolveError};
+use rekindle_plan::{Bytes, Gap, Plan, PlanError, Profile, Request, Simulation, SolveError};
 
 use crate::arguments::{Named, PlanArguments};
 use crate::failure::Failure;
@@ -28,17 +28,25 @@ pub(crate) fn run(arguments: &PlanArguments) -> Result<(), Failure> {
             anyhow::anyhow!("this solver plans graphs, but `{}` is a chain of stages", path.display());
         return Err(Failure::request(error, "`rekindle plan --solver` lists the solvers"));
     };
+    if matches!(solver, Solver::Optimal | Solver::Eager | Solver::Rule(_)) && arguments.slots.is_some() {
+        let error = anyhow::anyhow!("--slots is given, but `{solver}` counts no slots");
+        return Err(Failure::request(
+            error,
+            "give --budget instead, or a solver that counts slots, such as revolve",
+        ));
+    }
     let mut request = request(arguments);
     if let Some(budget) = arguments.budget {
-        request.budget_bytes = Some(budget.bytes(&profile).map_err(|error| refused(error.into()))?);
+        request.budget_bytes = Some(budget.bytes(&profile).map_err(|error| refused(error.into(), 0.0))?);
     }
     let waiting = report::spinner(&format!("planning {} stages", profile.stages().len()));
     let plan = solver.solve(&profile, &request);
     waiting.finish_and_clear();
-    let plan = plan.map_err(refused)?;
-    let (_, simulation) = plan.judge(&profile).map_err(|error| refused(error.into()))?;
+    let plan = plan.map_err(|error| refused(error, request.margin))?;
+    let (_, simulation) = plan.judge(&profile).map_err(|error| refused(error.into(), 0.0))?;
     if let Some(path) = &arguments.output {
         files::write(path, &format!("{}\n", plan.to_json()))?;
+        eprintln!("wrote {}", path.display());
     }
     match arguments.json {
         true => report::show(&plan.to_json()),
@@ -72,11 +80,20 @@ pub(crate) fn request(arguments: &PlanArguments) -> Request {
     }
 }
 
+/// The least budget that leaves `bytes` when the margin is taken off.
+pub(crate) fn with_margin(bytes: Bytes, margin: f64) -> u64 {
+    match margin > 0.0 {
+        // A few bytes more than the product: it is rounded, and the margin is never too small.
+        true => (bytes.get() as f64 * (1.0 + margin) * (1.0 + 1e-9)) as u64 + 2,
+        false => bytes.get(),
+    }
+}
+
 /// What to try when a solver has no plan.
-pub(crate) fn refused(error: SolveError) -> Failure {
+pub(crate) fn refused(error: SolveError, margin: f64) -> Failure {
     let hint = match &error {
         SolveError::BudgetTooSmall { smallest_bytes, .. } => {
-            format!("give --budget {} or more, and the margin on top of it", smallest_bytes.get())
+            format!("give --budget {} or more", with_margin(*smallest_bytes, margin))
         }
         SolveError::TooFewSlots { least, .. } => format!("give --slots {least} or more"),
         SolveError::NothingToMeet { .. } => "give --budget, such as --budget 2GiB".to_owned(),
@@ -85,7 +102,7 @@ pub(crate) fn refused(error: SolveError) -> Failure {
         }
         SolveError::NoTier { .. } => "docs/formats.md describes the profile's tiers".to_owned(),
         SolveError::Refused(PlanError::Rule(_)) | SolveError::TooLong { .. } => {
-            "give a larger --budget, or group stages into fewer".to_owned()
+            "give more room (--budget or --slots), or group stages into fewer".to_owned()
         }
         _ => "`rekindle plan --solver` lists the solvers".to_owned(),
     };

@@ -118,7 +118,7 @@ fn show(profile: &Profile, plan: &Plan, simulation: &Simulation) -> Result<(), F
         ["step", &simulation.step_ns.to_string()],
         ["of it recomputing", &simulation.recompute_ns.to_string()],
         ["of it waiting for transfers", &simulation.wait_ns.to_string()],
-        ["no plan is faster than", &profile.lower_bound().to_string()],
+        ["every stage once takes", &profile.lower_bound().to_string()],
         ["stage forwards", &format!("{} for {stages} stages", simulation.forwards)],
     ];
     let rows = rows.map(|row| row.map(str::to_owned));

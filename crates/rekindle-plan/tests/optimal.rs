@@ -325,6 +325,31 @@ fn a_hundred_thousand_stages_are_planned_in_groups_or_refused() {
     let budget = Bytes::new(33 * (1u64 << 18) * 30_000);
     let plan = optimal::solve(&long, &Request::new(budget)).unwrap();
     check_plan(&long, &plan, budget);
-    let error = optimal::solve(&long, &Request::new(Bytes::mebibytes(9))).unwrap_err();
+    // Where no groups fit, solvers that need no table may have a plan; and one byte below all of them there is none.
+    let tight = Bytes::mebibytes(300);
+    let plan = optimal::solve(&long, &Request::new(tight)).unwrap();
+    check_plan(&long, &plan, tight);
+    let error = optimal::solve(&long, &Request::new(Bytes::mebibytes(8))).unwrap_err();
+    let SolveError::BudgetTooSmall { smallest_bytes, .. } = error else { panic!("{error}") };
+    let error = optimal::solve(&long, &Request::new(smallest_bytes)).unwrap_err();
     assert!(matches!(error, SolveError::TooLong { stages: 100_000, .. }), "{error}");
+}
+
+/// Just above the longest chain whose every cell is looked at, plans were refused that simpler solvers have.
+#[test]
+fn chains_in_groups_are_not_slower_than_revolve_and_not_refused_where_it_has_a_plan() {
+    let long = uniform(2_001, 1 << 20, 32 << 20);
+    for mebibytes in [54, 134, 200, 700] {
+        let request = Request::new(Bytes::mebibytes(mebibytes));
+        let plan = optimal::solve(&long, &request).unwrap();
+        check_plan(&long, &plan, Bytes::mebibytes(mebibytes));
+        let revolve = rekindle_plan::solvers::revolve::solve(&long, &request).unwrap();
+        assert!(plan.predicted.step_ns <= revolve.predicted.step_ns, "{mebibytes} MiB");
+    }
+    let frontier = optimal::frontier(&long, &Request::default()).unwrap();
+    for pair in frontier.points().windows(2) {
+        assert!(pair[0].budget_bytes < pair[1].budget_bytes && pair[0].step_ns > pair[1].step_ns);
+    }
+    assert!(frontier.points()[0].budget_bytes < Bytes::mebibytes(40));
+    frontier.plan(&long, frontier.points()[0].budget_bytes).unwrap();
 }

@@ -78,7 +78,7 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
     let room = usable.get().checked_sub(chain.boundary[0]);
     let mut search = Search::new(&chain, room.unwrap_or(0), request.gap, deadline(request));
     let on_device = match room {
-        Some(_) => look(&mut search, &chain, usable),
+        Some(_) => look(&mut search, &chain, profile, request),
         None => whole(chain.clone()).and_then(|problem| Err(too_small(&problem, usable))),
     };
     // When everything fits, there is nothing to move.
@@ -124,23 +124,32 @@ fn smaller(error: SolveError, places: &Places) -> SolveError {
 }
 
 /// Looks where a plan is found soonest first.
-fn look(search: &mut Search<'_>, chain: &Chain, usable: Bytes) -> Result<(), SolveError> {
-    let stages = chain.stages();
+fn look(
+    search: &mut Search<'_>,
+    chain: &Chain,
+    profile: &Profile,
+    request: &Request,
+) -> Result<(), SolveError> {
+    let (stages, usable) = (chain.stages(), request.usable_bytes());
     if search.store_all() {
         return Ok(());
     }
-    let mut size = if alike(chain) || stages > MOST_STAGES { stages.div_ceil(GROUPS) } else { 1 };
-    while size > 1 {
+    // Stages that are all different gain little from being taken together; but a plan is soon there.
+    let many = stages > MOST_STAGES;
+    let mut size = if alike(chain) || stages > SOON { stages.div_ceil(GROUPS) } else { 1 };
+    while size > 1 && stages.div_ceil(size) <= MOST_STAGES {
         if search.in_groups(size) || search.late() {
             return Ok(());
         }
-        size = if stages / size > 2 * GROUPS { 1 } else { size.div_ceil(2) };
-        if stages.div_ceil(size) > MOST_STAGES {
+        let fine = stages / size > 2 * GROUPS || !alike(chain);
+        size = if fine && !many { 1 } else { size.div_ceil(2) };
+        // Each halving takes eight times as long: of very long chains the groups only get as small as they must.
+        if many && search.best.is_some() {
             break;
         }
     }
-    if stages > MOST_STAGES && search.best.is_some() {
-        return Ok(());
+    if many {
+        return simpler(search, profile, request);
     }
     let problem = whole(chain.clone())?;
     if search.room < problem.least_room(0, stages) {
@@ -152,11 +161,38 @@ fn look(search: &mut Search<'_>, chain: &Chain, usable: Bytes) -> Result<(), Sol
     Ok(())
 }
 
+/// What the solvers that need no table find for a chain that is too long for one.
+fn simpler(search: &mut Search<'_>, profile: &Profile, request: &Request) -> Result<(), SolveError> {
+    let mut refused = None;
+    for solve in [super::revolve::solve, super::mixed::solve, super::eager::solve] {
+        match solve(profile, request) {
+            Ok(plan) => {
+                let overhead = plan.predicted.step_ns.get().saturating_sub(profile.lower_bound().get());
+                search.take(Some((overhead, plan.actions)));
+            }
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused.filter(|_| search.best.is_none()) {
+        None => Ok(()),
+        Some(SolveError::BudgetTooSmall { budget_bytes, smallest_bytes, .. }) => {
+            Err(SolveError::BudgetTooSmall { solver: NAME, budget_bytes, smallest_bytes })
+        }
+        Some(SolveError::TooLong { stages, why, .. }) => {
+            Err(SolveError::TooLong { solver: NAME, stages, why })
+        }
+        Some(other) => Err(other),
+    }
+}
+
 /// Whether many stages repeat. Stages that are all different gain little from being taken together.
 fn alike(chain: &Chain) -> bool {
     let kinds = cells::kinds(chain).into_iter().max().map_or(0, |most| most + 1);
     kinds <= chain.stages() / 4
 }
+
+/// A chain of more stages is looked at in groups first, so that there is a plan when time is up.
+const SOON: usize = 150;
 
 /// A chain is first looked at in so many groups.
 const GROUPS: usize = 96;
@@ -168,9 +204,7 @@ fn whole(chain: Chain) -> Result<Problem, SolveError> {
         stages => Err(SolveError::TooLong {
             solver: NAME,
             stages,
-            why: format!(
-                "no plan of groups of stages fits, and single ones are only looked at up to {MOST_STAGES} stages"
-            ),
+            why: format!("every cell of a chain is only looked at up to {MOST_STAGES} stages"),
         }),
     }
 }

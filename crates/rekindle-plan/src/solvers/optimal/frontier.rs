@@ -142,6 +142,10 @@ impl Frontier {
         let found = room.and_then(|room| Some((room, self.actions(room)?)));
         match found {
             Some((room, actions)) => finish(profile, budget_bytes, Some(actions), self.bound(room)),
+            // A very long chain was solved in groups, which do not know the smallest budgets.
+            None if self.views.iter().all(|view| !view.whole) => {
+                super::solve(profile, &Request::new(budget_bytes))
+            }
             None => Err(too_small(&whole(self.chain.clone())?, budget_bytes)),
         }
     }
@@ -202,6 +206,9 @@ impl Frontier {
             }
             room = room.saturating_add((room / LOOKS).max(1));
         }
+        if self.views.iter().all(|view| !view.whole) {
+            found.extend(self.below_groups(profile, least));
+        }
         found.push((most, 0));
         found.sort_unstable();
         let points = found.into_iter().map(|(room, overhead)| self.point(room, overhead, self.bound(room)));
@@ -213,6 +220,26 @@ impl Frontier {
             point.lower_bound_ns = bound;
         }
         points
+    }
+
+    /// Rooms and overheads of a very long chain where groups of stages do not fit, or hardly.
+    fn below_groups(&self, profile: &Profile, least: u64) -> Vec<(u64, u64)> {
+        let input = self.chain.boundary[0];
+        let solve = |room: u64| super::solve(profile, &Request::new(Bytes::new(room.saturating_add(input))));
+        let smallest = match solve(0) {
+            Err(SolveError::BudgetTooSmall { smallest_bytes, .. }) => {
+                smallest_bytes.get().saturating_sub(input)
+            }
+            _ => return Vec::new(),
+        };
+        let rooms = std::iter::successors(Some(smallest.max(1)), |room| room.checked_mul(2));
+        let plans =
+            rooms.take_while(|room| *room <= least.saturating_mul(2)).filter_map(|room| solve(room).ok());
+        let known = plans.map(|plan| {
+            let needed = plan.predicted.peak_bytes.get().saturating_sub(input);
+            (needed, plan.predicted.step_ns.get().saturating_sub(self.chain.base))
+        });
+        known.collect()
     }
 
     fn point(&self, room: u64, overhead: u64, bound: u64) -> FrontierPoint {

@@ -132,7 +132,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    fn take(&mut self, found: Option<(u64, Vec<Action>)>) {
+    /// Keeps a plan that is faster than what there is.
+    pub(super) fn take(&mut self, found: Option<(u64, Vec<Action>)>) {
         if let Some(found) = found
             && self.best.as_ref().is_none_or(|best| found.0 < best.0)
         {
