@@ -543,6 +543,25 @@ fn the_watcher_is_told_and_can_stop() {
     assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
+/// A plan that is found only after the time is up is a plan, not a budget that is too small.
+#[test]
+fn no_time_at_all_gives_a_plan_or_a_larger_budget() {
+    for graph in [linear(24, 1), two_towers(12, 1), u_net(3, 2, 1), linear(300, 1)] {
+        let all = GraphPlan::store_all(&graph, None).unwrap().predicted.peak_bytes.get();
+        for percent in [100, 90, 50, 20, 1] {
+            let budget = all * percent / 100;
+            let request = Request { time_limit: Duration::ZERO, ..best(budget) };
+            match solve(&graph, &request) {
+                Ok(plan) => assert!(plan.predicted.peak_bytes.get() <= budget),
+                Err(GraphSolveError::BudgetTooSmall { smallest_bytes, least_bytes, .. }) => {
+                    assert!(smallest_bytes.get() > budget && least_bytes <= smallest_bytes);
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+    }
+}
+
 /// Residuals, towers and skips: within a few percent of the bound, at budgets where store-all is far too large.
 #[test]
 fn typical_graphs_come_close_to_their_bounds() {

@@ -117,9 +117,10 @@ pub fn solve_watched(
     let budget = request.usable_bytes().get();
     let mut planner = Planner::new(&problem, budget, request, watch);
     planner.run();
-    let Some((word, time)) = planner.best.take() else {
-        return Err(planner.too_small());
-    };
+    if planner.best.is_none() {
+        planner.smallest()?;
+    }
+    let Some((word, time)) = planner.best.take() else { return Err(planner.too_small(u64::MAX, 0)) };
     let lower = planner.lower.min(time);
     let status = if lower == time {
         Status::Optimal
@@ -143,7 +144,7 @@ const MOST_WORK: u64 = 200_000_000;
 
 /// Steps the exact search may try: before the anytime search, and after it, when little is missing.
 const FIRST_STEPS: usize = 300_000;
-const LAST_STEPS: usize = 3_000_000;
+const LAST_STEPS: usize = 1_500_000;
 
 struct Planner<'a, 'w> {
     problem: &'a Problem,
@@ -359,43 +360,56 @@ impl<'a, 'w> Planner<'a, 'w> {
         }
     }
 
-    /// The error for a budget that nothing was found for, with the smallest one that something is.
-    fn too_small(&mut self) -> GraphSolveError {
+    /// Looks for the smallest budget that has a plan. Should that be within the budget after all, the plan is taken;
+    /// otherwise it is the error.
+    fn smallest(&mut self) -> Result<(), GraphSolveError> {
+        let problem = self.problem;
         let mut scratch = Scratch::default();
-        let mut peak = |word: &Word| {
-            word.cost(self.problem, u64::MAX, &mut scratch, |_, _| {}).map_or(u64::MAX, |cost| cost.peak)
+        let mut peak = |word: &mut Word| {
+            word.clean(problem, &mut scratch);
+            word.cost(problem, u64::MAX, &mut scratch, |_, _| {}).map_or(u64::MAX, |cost| cost.peak)
         };
-        let mut found = self.orders.iter().map(|order| peak(&Word(order.clone()))).min().unwrap_or(u64::MAX);
+        let mut found = u64::MAX;
+        let mut plan = Word::default();
+        for order in &self.orders {
+            let mut word = Word(order.clone());
+            let bytes = peak(&mut word);
+            if bytes < found {
+                (found, plan) = (bytes, word);
+            }
+        }
         // Too small a budget is too small, so it may take a moment longer to say what would do.
         let until = self.until.max(Instant::now() + Duration::from_secs(1));
-        let mut least = self.least_bytes;
-        let mut low = least;
+        let mut low = self.least_bytes;
         while low < found && Instant::now() < until {
             let middle = low + (found - low) / 2;
-            let fits = self
-                .orders
-                .iter()
-                .flat_map(|order| TASTES.map(|taste| (order, taste)))
-                .find_map(|(order, taste)| evict::run(self.problem, order, middle, taste, until));
-            match fits {
+            let ways = self.orders.iter().flat_map(|order| TASTES.map(|taste| (order, taste)));
+            let mut ways = ways.filter_map(|(order, taste)| evict::run(problem, order, middle, taste, until));
+            match ways.next() {
                 Some(mut word) => {
-                    word.clean(self.problem, &mut Scratch::default());
-                    found = found.min(peak(&word)).min(middle);
+                    found = found.min(peak(&mut word)).min(middle);
+                    plan = word;
                 }
                 None => low = middle + 1,
             }
         }
-        if self.problem.len() <= exact::MOST_NODES {
-            while least < found {
-                let middle = least + (found - least) / 2;
-                let limit = Limit { steps: LAST_STEPS, known_time: u64::MAX, until };
-                match exact::search(self.problem, middle, limit) {
-                    Exact::Best(word) => found = found.min(peak(&word)).min(middle),
-                    Exact::Never(next) => least = least.max(next.min(found)),
-                    Exact::Open(_) => break,
+        let mut least = self.least_bytes;
+        while least < found && problem.len() <= exact::MOST_NODES {
+            let middle = least + (found - least) / 2;
+            let limit = Limit { steps: LAST_STEPS, known_time: u64::MAX, until };
+            match exact::search(problem, middle, limit) {
+                Exact::Best(mut word) => {
+                    found = found.min(peak(&mut word)).min(middle);
+                    plan = word;
                 }
+                Exact::Never(next) => least = least.max(next.min(found)),
+                Exact::Open(_) => break,
             }
         }
+        if self.offer(plan).is_some() { Ok(()) } else { Err(self.too_small(found, least)) }
+    }
+
+    fn too_small(&self, found: u64, least: u64) -> GraphSolveError {
         GraphSolveError::BudgetTooSmall {
             budget_bytes: Bytes::new(self.budget),
             smallest_bytes: Bytes::new(found),
