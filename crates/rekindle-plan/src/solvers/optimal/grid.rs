@@ -472,17 +472,17 @@ impl pulp::NullaryFnOnce for LeastSum<'_> {
                 let (one, two) = (2 * pair, 2 * pair + 1);
                 let ((after_one, before_one), (after_two, before_two)) = (rows(one), rows(two));
                 let (units_one, units_two) = (units[one], units[two]);
-                for lane in 0..LANES {
+                for (lane, least) in least.iter_mut().enumerate() {
                     let one = sum(after_one, before_one, lane, units_one);
                     let two = sum(after_two, before_two, lane, units_two);
-                    least[lane] = least[lane].min(one.min(two));
+                    *least = (*least).min(one.min(two));
                 }
             }
             if count % 2 == 1 {
                 let (after, before) = rows(count - 1);
                 let units = units[count - 1];
-                for lane in 0..LANES {
-                    least[lane] = least[lane].min(sum(after, before, lane, units));
+                for (lane, least) in least.iter_mut().enumerate() {
+                    *least = (*least).min(sum(after, before, lane, units));
                 }
             }
         }
