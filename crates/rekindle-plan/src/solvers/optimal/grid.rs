@@ -61,13 +61,12 @@ impl Grid {
         let empty = || (0..stages).map(|_| OnceLock::new()).collect::<Vec<_>>();
         let chunks: Vec<_> = (0..=slots / LANES).map(|_| empty()).collect();
         let grid = Self { scale, slots, chunks, places: places(problem) };
-        let mut firsts = vec![Vec::new(); stages];
-        problem.cells.parts_first().for_each(|(first, end)| firsts[end - 1].push(first as u32));
+        let shifted = Shifted::new(problem, &grid.scale);
         let solver = Solver {
             problem,
             grid: &grid,
-            firsts,
-            shifted: Shifted::new(problem, &grid.scale),
+            tiles: tiles(problem, &shifted),
+            shifted,
             sweeps: Sweeps::new(problem, &grid.scale),
             late: AtomicBool::new(false),
             deadline,
@@ -262,12 +261,52 @@ impl Sweeps {
 struct Solver<'a> {
     problem: &'a Problem,
     grid: &'a Grid,
-    /// The different cells, column by column, the last stage first.
-    firsts: Vec<Vec<u32>>,
+    tiles: Vec<Tile>,
     shifted: Shifted,
     sweeps: Sweeps,
     late: AtomicBool,
     deadline: Instant,
+}
+
+/// Neighbouring columns that are solved together: the rows that begin with one stage are read for all of them while they
+/// are in the cache.
+struct Tile {
+    ends: Range<usize>,
+    /// What is to be done, the last stage first.
+    tasks: Vec<Task>,
+}
+
+/// A cell that is the first of its number, of its shifted number, or of both.
+struct Task {
+    first: u32,
+    end: u32,
+    solve: bool,
+    shift: bool,
+}
+
+/// Columns of a tile: as many as fit into the second cache together.
+const COLUMNS: usize = 8;
+
+fn tiles(problem: &Problem, shifted: &Shifted) -> Vec<Tile> {
+    let stages = problem.chain.stages();
+    let tile = |start: usize| {
+        let ends = start..(start + COLUMNS).min(stages + 1);
+        let mut tasks = Vec::new();
+        for end in ends.clone() {
+            let mut shifts = shifted.firsts[end - 1].iter().copied().peekable();
+            for first in (0..end).rev() {
+                let solve = problem.cells.is_first(first, end);
+                let shift = shifts.next_if(|shift| *shift as usize == first).is_some();
+                if solve || shift {
+                    tasks.push(Task { first: first as u32, end: end as u32, solve, shift });
+                }
+            }
+        }
+        // Every part of a cell begins later, or begins with the same stage and ends earlier.
+        tasks.sort_by_key(|task| (std::cmp::Reverse(task.first), task.end));
+        Tile { ends, tasks }
+    };
+    (1..=stages).step_by(COLUMNS).map(tile).collect()
 }
 
 /// What a thread keeps of the chunk it is at.
@@ -293,11 +332,11 @@ impl Solver<'_> {
         };
         for index in (thread..self.grid.chunks.len()).step_by(threads) {
             (chunk.index, chunk.start) = (index, index * LANES);
-            for end in 1..=self.problem.chain.stages() {
-                if !self.wait_for_earlier(index, end) {
+            for tile in &self.tiles {
+                if !self.wait_for_earlier(index, tile.ends.end - 1) {
                     return;
                 }
-                self.solve_column(&arch, &mut chunk, end);
+                self.solve_tile(&arch, &mut chunk, tile);
             }
         }
     }
@@ -323,22 +362,23 @@ impl Solver<'_> {
         !self.late.load(Ordering::Relaxed)
     }
 
-    fn solve_column(&self, arch: &pulp::Arch, chunk: &mut Chunk, end: usize) {
-        let cells = &self.problem.cells;
-        let mut column = Vec::with_capacity(self.firsts[end - 1].len());
-        let mut shifts = self.shifted.firsts[end - 1].iter().map(|first| *first as usize).peekable();
-        // Both lists fall; a cell is solved before it is shifted, and shifted before an earlier stage asks for it.
-        for first in self.firsts[end - 1].iter().map(|first| *first as usize) {
-            while let Some(shifted) = shifts.next_if(|shifted| *shifted > first) {
-                self.shift(chunk, shifted, end);
+    fn solve_tile(&self, arch: &pulp::Arch, chunk: &mut Chunk, tile: &Tile) {
+        let mut columns = vec![Vec::new(); tile.ends.len()];
+        for task in &tile.tasks {
+            let (first, end) = (task.first as usize, task.end as usize);
+            if task.solve {
+                let row = self.solve(arch, chunk, first, end);
+                chunk.rows[self.problem.cells.number(first, end)] = row;
+                columns[end - tile.ends.start].push(row);
             }
-            let row = self.solve(arch, chunk, first, end);
-            chunk.rows[cells.number(first, end)] = row;
-            column.push(row);
+            if task.shift {
+                self.shift(chunk, first, end);
+            }
         }
-        shifts.for_each(|shifted| self.shift(chunk, shifted, end));
-        // Only this thread has this chunk: nothing was there.
-        let _ = self.grid.chunks[chunk.index][end - 1].set(column.into_boxed_slice());
+        for (end, column) in tile.ends.clone().zip(columns) {
+            // Only this thread has this chunk: nothing was there.
+            let _ = self.grid.chunks[chunk.index][end - 1].set(column.into_boxed_slice());
+        }
     }
 
     /// Pays for the cell's input.
