@@ -11,6 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use super::cells::Cells;
 use super::chain::NEVER;
 use super::choice::Choice;
 use super::problem::Problem;
@@ -289,8 +290,12 @@ const COLUMNS: usize = 8;
 
 fn tiles(problem: &Problem, shifted: &Shifted) -> Vec<Tile> {
     let stages = problem.chain.stages();
+    // Where cells repeat, a part of a cell may be known by a cell that begins earlier and ends in an earlier column:
+    // columns then come one by one. There are fewer cells, too.
+    let repeats = problem.cells.count() < Cells::table_size(stages);
+    let columns = if repeats { 1 } else { COLUMNS };
     let tile = |start: usize| {
-        let ends = start..(start + COLUMNS).min(stages + 1);
+        let ends = start..(start + columns).min(stages + 1);
         let mut tasks = Vec::new();
         for end in ends.clone() {
             let mut shifts = shifted.firsts[end - 1].iter().copied().peekable();
@@ -306,7 +311,7 @@ fn tiles(problem: &Problem, shifted: &Shifted) -> Vec<Tile> {
         tasks.sort_by_key(|task| (std::cmp::Reverse(task.first), task.end));
         Tile { ends, tasks }
     };
-    (1..=stages).step_by(COLUMNS).map(tile).collect()
+    (1..=stages).step_by(columns).map(tile).collect()
 }
 
 /// What a thread keeps of the chunk it is at.
