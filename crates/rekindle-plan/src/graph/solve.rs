@@ -140,7 +140,10 @@ pub fn solve_watched(
 }
 
 /// Positions the anytime search may look at: some seconds, and the same plan on every machine.
-const MOST_WORK: u64 = 200_000_000;
+const MOST_WORK: u64 = 300_000_000;
+
+/// How often the anytime search starts from its best plan anew.
+const ROUNDS: f64 = 6.0;
 
 /// Steps the exact search may try: before the anytime search, and after it, when little is missing.
 const FIRST_STEPS: usize = 300_000;
@@ -326,35 +329,34 @@ impl<'a, 'w> Planner<'a, 'w> {
         let (mut here, mut time_here) = (word, time);
         self.search.work = 0;
         let mut told = Instant::now();
-        let mut idle = 0;
+        let mut round = 1.0;
         let mut best_time = time;
         while self.search.work < MOST_WORK && !self.over() {
             if told.elapsed() > Duration::from_millis(100) {
                 told = Instant::now();
                 self.tell();
             }
-            // Worse plans are accepted by a margin that shrinks to nothing.
-            let left = 1.0 - self.search.work as f64 / MOST_WORK as f64;
-            let margin = (best_time.saturating_sub(self.lower) as f64 * 0.08 * left) as u64;
+            // Worse plans are accepted by a margin that shrinks to nothing, and again from the best plan so far.
+            let share = self.search.work as f64 / MOST_WORK as f64 * ROUNDS;
+            if share >= round {
+                round += 1.0;
+                if let Some((word, time)) = &self.best {
+                    (here, time_here) = (word.clone(), *time);
+                }
+            }
+            let left = (round - share).clamp(0.0, 1.0);
+            let margin = (best_time.saturating_sub(self.lower) as f64 * 0.5 * left * left) as u64;
             let most = time_here.max(best_time).saturating_add(margin).saturating_add(1);
-            idle += 1;
             if let Some(next) = self.search.step(&here, most) {
                 let time = next.time(self.problem);
                 if time < most && self.search.fits(&next).is_some() {
                     if time < best_time {
-                        idle = 0;
                         best_time = time;
                         self.offer(next.clone());
                     }
                     if time <= best_time.saturating_add(margin) || time <= time_here {
                         (here, time_here) = (next, time);
                     }
-                }
-            }
-            if idle > 2_000 {
-                idle = 0;
-                if let Some((word, time)) = &self.best {
-                    (here, time_here) = (word.clone(), *time);
                 }
             }
         }

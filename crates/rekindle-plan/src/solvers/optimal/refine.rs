@@ -231,6 +231,36 @@ mod tests {
         })
     }
 
+    /// Columns were once solved eight at a time also where stages repeat: a cell then read parts that came later.
+    #[test]
+    fn repeating_stages_on_a_grid_bound_the_optimum() {
+        let stage = |kind: u64| StageProfile {
+            name: "stage".to_owned(),
+            output_bytes: Bytes::new(90 + 70 * kind),
+            tape_bytes: Bytes::new(900 + 500 * kind),
+            forward_ns: Nanos::new(60 + 45 * kind),
+            backward_ns: Nanos::new(100),
+            ..StageProfile::default()
+        };
+        for period in 1..5 {
+            let stages = (0..14).map(|index| stage(index % period)).collect();
+            let profile = Profile::new("repeats", "none", Bytes::new(100), stages).unwrap();
+            let chain = Chain::new(&profile);
+            let problem = Problem::new(chain.clone());
+            let least = problem.least_room(0, chain.stages());
+            let later = Instant::now() + Duration::from_secs(60);
+            for part in 0..20 {
+                let room = least + (chain.store_all_room() - least) * part / 20;
+                let stairs = Staircases::new(&problem, room).unwrap();
+                let optimum = exact::at(stairs.of(&problem, 0, chain.stages()), room).unwrap();
+                let grid = grid(&problem, room, 4_000, 1, later).unwrap();
+                assert!(grid.bound(&problem, room).unwrap() <= optimum);
+                // Every size is a multiple of ten bytes, and the grid is as fine: nothing is lost.
+                assert_eq!(plan(&problem, &grid, room).unwrap().0, optimum, "period {period}, part {part}");
+            }
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
