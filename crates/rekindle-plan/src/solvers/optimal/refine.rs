@@ -99,14 +99,14 @@ impl<'a> Search<'a> {
     /// A grid for all rooms from `smallest` to this one; `None` when time is up, unless it must be made.
     pub(super) fn frontier_grid(&self, problem: &Problem, smallest: u64, must: bool) -> Option<Grid> {
         let until = if must { Instant::now() + Duration::from_secs(3600) } else { self.deadline };
-        let slots = first_slots(problem.chain.stages()).max(1_024);
+        let slots = 1_024;
         let mut most = Self::new(self.chain, smallest, self.gap, self.deadline).first_guess();
         loop {
             let grid = grid(problem, self.room, slots, most / MOST_UNITS + 1, until)?;
             if most >= slowest(self.chain) || !grid.overflows(problem, smallest) {
                 return Some(grid);
             }
-            most = most.saturating_mul(8).min(slowest(self.chain));
+            most = most.saturating_mul(32).min(slowest(self.chain));
         }
     }
 
