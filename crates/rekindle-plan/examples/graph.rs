@@ -9,10 +9,11 @@
 #[path = "../tests/graphs/mod.rs"]
 mod graphs;
 
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
 use graphs::{Reads, linear, random, residual, two_towers, u_net, unit_linear};
-use rekindle_plan::graph::{Graph, GraphPlan, GraphSolveError, solve};
+use rekindle_plan::graph::{Graph, GraphPlan, GraphSolveError, solve_watched};
 use rekindle_plan::{Bytes, Gap, Request};
 use serde_json::json;
 
@@ -46,6 +47,11 @@ fn instances() -> Result<Instances, Box<dyn std::error::Error>> {
         ));
     }
     for (name, graph) in [
+        ("linear-25", linear(12, 1)),
+        ("two-towers-25", two_towers(6, 1)),
+        ("u-net-25", u_net(2, 1, 1)),
+        ("residual-23", residual(2, 1)),
+        ("random-23", random(12, 1)),
         ("linear-49", linear(24, 1)),
         ("two-towers-49", two_towers(12, 1)),
         ("u-net-45", u_net(3, 2, 1)),
@@ -71,7 +77,13 @@ fn report(
 ) -> Result<(), Box<dyn std::error::Error>> {
     let request = Request { time_limit: limit, gap: Gap::ZERO, ..Request::new(budget) };
     let start = Instant::now();
-    let answer = solve(graph, &request);
+    let mut found = (None, 0.0);
+    let answer = solve_watched(graph, &request, &mut |progress| {
+        if progress.best_ns != found.0 {
+            found = (progress.best_ns, progress.elapsed.as_secs_f64());
+        }
+        ControlFlow::Continue(())
+    });
     let seconds = start.elapsed().as_secs_f64();
     let mut line =
         json!({"graph": name, "nodes": graph.nodes().len(), "budget": budget.get(), "seconds": seconds});
@@ -81,6 +93,7 @@ fn report(
             line["cost"] = json!(plan.predicted.step_ns.get());
             line["lower_bound"] = json!(plan.predicted.lower_bound_ns.get());
             line["gap"] = json!(plan.gap());
+            line["seconds_to_best"] = json!(found.1);
         }
         Err(GraphSolveError::BudgetTooSmall { smallest_bytes, proven, .. }) => {
             line["smallest"] = json!(smallest_bytes.get());
