@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use super::cells::Cells;
 use super::chain::Chain;
 use super::choice::{self, Choice};
 use super::exact::{self, Staircases};
@@ -99,7 +100,9 @@ impl<'a> Search<'a> {
     /// A grid for all rooms from `smallest` to this one; `None` when time is up, unless it must be made.
     pub(super) fn frontier_grid(&self, problem: &Problem, smallest: u64, must: bool) -> Option<Grid> {
         let until = if must { Instant::now() + Duration::from_secs(3600) } else { self.deadline };
-        let slots = 1_024;
+        // Where cells repeat the grid is beside one of groups, for rooms that are hardly enough.
+        let repeats = problem.cells.count() < Cells::table_size(problem.chain.stages());
+        let slots = if repeats || problem.chain.stages() <= 128 { 512 } else { 1_024 };
         let mut most = Self::new(self.chain, smallest, self.gap, self.deadline).first_guess();
         loop {
             let grid = grid(problem, self.room, slots, most / MOST_UNITS + 1, until)?;
