@@ -12,6 +12,7 @@ use serde::Serialize;
 use crate::amount::Budget;
 use crate::arguments::{Named, PlanArguments, SimulateArguments};
 use crate::failure::Failure;
+use crate::simulate::Judgement;
 use crate::{files, plan, report};
 
 /// Plans a graph.
@@ -109,16 +110,6 @@ fn refused(error: GraphPlanError) -> Failure {
 }
 
 #[derive(Serialize)]
-struct Judgement {
-    legal: bool,
-    solver: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    reason: Option<String>,
-    #[serde(flatten)]
-    figures: Option<Figures>,
-}
-
-#[derive(Serialize)]
 struct Figures {
     budget_bytes: Option<Bytes>,
     peak_bytes: Bytes,
@@ -135,11 +126,8 @@ struct Figures {
 pub(crate) fn simulate(arguments: &SimulateArguments, graph: &Graph) -> Result<(), Failure> {
     let plan = files::graph_plan(&arguments.plan)?;
     match plan.judge(graph) {
-        Ok(simulation) if arguments.json => report::show_json(&Judgement {
-            legal: true,
-            solver: plan.solver.clone(),
-            reason: None,
-            figures: Some(Figures {
+        Ok(simulation) if arguments.json => {
+            let figures = Figures {
                 budget_bytes: plan.budget_bytes,
                 peak_bytes: simulation.peak_bytes,
                 peak_action: simulation.peak_action,
@@ -149,17 +137,13 @@ pub(crate) fn simulate(arguments: &SimulateArguments, graph: &Graph) -> Result<(
                 computes: simulation.computes,
                 actions: plan.actions.len(),
                 peaks: simulation.moments.iter().map(|moment| moment.peak).collect(),
-            }),
-        }),
+            };
+            report::show_json(&Judgement::new(&plan.solver, Ok(figures)))
+        }
         Ok(simulation) => show(graph, &plan, &simulation),
         Err(error) => {
             if arguments.json {
-                report::show_json(&Judgement {
-                    legal: false,
-                    solver: plan.solver.clone(),
-                    reason: Some(error.to_string()),
-                    figures: None,
-                })?;
+                report::show_json(&Judgement::<Figures>::new(&plan.solver, Err(error.to_string())))?;
             }
             Err(refused(error))
         }

@@ -16,16 +16,7 @@ pub(crate) fn table<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
-    let mut table = Table::new();
-    table.load_preset(NOTHING).set_header(header);
-    for row in rows {
-        table.add_row(row);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    let lines = table.lines().map(|line| line.trim_end().to_owned());
-    lines.collect::<Vec<_>>().join("\n")
+    laid_out(header, rows, CellAlignment::Right)
 }
 
 /// A table without lines, of words: all columns are set left.
@@ -33,10 +24,21 @@ pub(crate) fn words<const N: usize>(
     header: [&str; N],
     rows: impl IntoIterator<Item = [String; N]>,
 ) -> String {
+    laid_out(header, rows, CellAlignment::Left)
+}
+
+fn laid_out<const N: usize>(
+    header: [&str; N],
+    rows: impl IntoIterator<Item = [String; N]>,
+    alignment: CellAlignment,
+) -> String {
     let mut table = Table::new();
     table.load_preset(NOTHING).set_header(header);
     for row in rows {
         table.add_row(row);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(alignment);
     }
     let lines = table.lines().map(|line| line.trim_end().to_owned());
     lines.collect::<Vec<_>>().join("\n")

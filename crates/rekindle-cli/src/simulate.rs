@@ -8,14 +8,27 @@ use crate::failure::Failure;
 use crate::files::Model;
 use crate::{files, graph, report};
 
+/// What programs read of a judged plan: its figures, or why it is refused.
 #[derive(Serialize)]
-struct Judgement {
+pub(crate) struct Judgement<F: Serialize> {
     legal: bool,
     solver: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(flatten)]
-    figures: Option<Figures>,
+    figures: Option<F>,
+}
+
+impl<F: Serialize> Judgement<F> {
+    /// A judgement by its outcome.
+    pub(crate) fn new(solver: &str, outcome: Result<F, String>) -> Self {
+        let legal = outcome.is_ok();
+        let (figures, reason) = match outcome {
+            Ok(figures) => (Some(figures), None),
+            Err(reason) => (None, Some(reason)),
+        };
+        Self { legal, solver: solver.to_owned(), reason, figures }
+    }
 }
 
 #[derive(Serialize)]
@@ -49,27 +62,13 @@ pub(crate) fn run(arguments: &SimulateArguments) -> Result<(), Failure> {
     };
     let plan = files::plan(&arguments.plan)?;
     match plan.judge(&profile) {
-        Ok((_, simulation)) => {
-            let judgement = Judgement {
-                legal: true,
-                solver: plan.solver.clone(),
-                reason: None,
-                figures: Some(figures(&profile, &plan, &simulation)),
-            };
-            match arguments.json {
-                true => report::show_json(&judgement)?,
-                false => show(&profile, &plan, &simulation)?,
-            }
-            Ok(())
+        Ok((_, simulation)) if arguments.json => {
+            report::show_json(&Judgement::new(&plan.solver, Ok(figures(&profile, &plan, &simulation))))
         }
+        Ok((_, simulation)) => show(&profile, &plan, &simulation),
         Err(error) => {
             if arguments.json {
-                report::show_json(&Judgement {
-                    legal: false,
-                    solver: plan.solver,
-                    reason: Some(error.to_string()),
-                    figures: None,
-                })?;
+                report::show_json(&Judgement::<Figures>::new(&plan.solver, Err(error.to_string())))?;
             }
             Err(refused(error))
         }

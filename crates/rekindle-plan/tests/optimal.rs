@@ -331,6 +331,10 @@ fn a_hundred_thousand_stages_are_planned_in_groups_or_refused() {
     check_plan(&long, &plan, tight);
     let error = optimal::solve(&long, &Request::new(Bytes::mebibytes(8))).unwrap_err();
     let SolveError::BudgetTooSmall { smallest_bytes, .. } = error else { panic!("{error}") };
+    let none = optimal::solve(&long, &Request::new(Bytes::ZERO)).unwrap_err();
+    assert!(
+        matches!(none, SolveError::BudgetTooSmall { smallest_bytes: named, .. } if named == smallest_bytes)
+    );
     let error = optimal::solve(&long, &Request::new(smallest_bytes)).unwrap_err();
     assert!(matches!(error, SolveError::TooLong { stages: 100_000, .. }), "{error}");
 }

@@ -19,7 +19,7 @@
 //! tape is thirty times its boundary, it is not the plan for a budget in bytes.
 
 use super::revolve::{Repeats, check};
-use super::slots::{self, Counted};
+use super::slots;
 use crate::{Action, Plan, Profile, Request, SolveError, Stage};
 
 /// The solver's name, on the command line and in plans.
@@ -151,20 +151,7 @@ pub fn actions(stages: usize, slots: u32) -> Result<Vec<Action>, SolveError> {
 /// When neither slots nor a budget are given, nothing fits, a pinned stage would run twice, or the schedule would be
 /// too long to hold.
 pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
-    let stages = profile.stages().len();
-    let same = slots::same_forwards(profile);
-    Counted {
-        name: NAME,
-        profile,
-        request,
-        least: 1,
-        most: slots::useful(stages),
-        falling: same,
-        costly: false,
-        actions: &|slots| actions(stages, slots),
-        proven: &|_, _| same && slots::own_tapes_are_best(profile),
-    }
-    .solve()
+    slots::fewest_forwards(NAME, profile, request, actions)
 }
 
 /// How many stages go before what the next slot is for: 1 to tape the first, more to keep the first boundary and run

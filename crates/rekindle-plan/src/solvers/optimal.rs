@@ -79,6 +79,7 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
     let mut search = Search::new(&chain, room.unwrap_or(0), request.gap, deadline(request));
     let on_device = match room {
         Some(_) => look(&mut search, &chain, profile, request),
+        None if chain.stages() > MOST_STAGES => simpler(&mut search, profile, request),
         None => whole(chain.clone()).and_then(|problem| Err(too_small(&problem, usable))),
     };
     // When everything fits, there is nothing to move.

@@ -12,7 +12,7 @@
 //! No other plan with `s` slots and one tape runs fewer forwards. It is no claim about bytes: where a tape is far
 //! larger than a boundary, or stages differ, other solvers do better. See `docs/solvers/revolve.md`.
 
-use super::slots::{self, Counted};
+use super::slots;
 use crate::rules::MOST_ACTIONS;
 use crate::{Action, Plan, PlanError, Profile, Request, RuleError, SolveError, Stage};
 
@@ -104,20 +104,7 @@ pub fn actions(stages: usize, slots: u32) -> Result<Vec<Action>, SolveError> {
 /// When neither slots nor a budget are given, nothing fits, a pinned stage would run twice, or the schedule would be
 /// too long to hold.
 pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
-    let stages = profile.stages().len();
-    let same = slots::same_forwards(profile);
-    Counted {
-        name: NAME,
-        profile,
-        request,
-        least: 1,
-        most: slots::useful(stages),
-        falling: same,
-        costly: false,
-        actions: &|slots| actions(stages, slots),
-        proven: &|_, _| same && slots::own_tapes_are_best(profile),
-    }
-    .solve()
+    slots::fewest_forwards(NAME, profile, request, actions)
 }
 
 /// What every solver here asks of a length and a number of slots: the length as stages count, and an upper bound for

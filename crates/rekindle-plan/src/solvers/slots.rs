@@ -39,6 +39,30 @@ struct Tried {
     step_ns: Nanos,
 }
 
+/// The plan of a solver that finds the fewest forwards for a length and a number of slots: the fastest where all forwards
+/// take the same time.
+pub(super) fn fewest_forwards(
+    name: &'static str,
+    profile: &Profile,
+    request: &Request,
+    actions: fn(usize, u32) -> Result<Vec<Action>, SolveError>,
+) -> Result<Plan, SolveError> {
+    let stages = profile.stages().len();
+    let same = same_forwards(profile);
+    Counted {
+        name,
+        profile,
+        request,
+        least: 1,
+        most: useful(stages),
+        falling: same,
+        costly: false,
+        actions: &|slots| actions(stages, slots),
+        proven: &|_, _| same && own_tapes_are_best(profile),
+    }
+    .solve()
+}
+
 impl Counted<'_> {
     pub(super) fn solve(&self) -> Result<Plan, SolveError> {
         match (self.request.slots, self.request.budget_bytes) {

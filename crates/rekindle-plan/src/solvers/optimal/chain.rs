@@ -103,8 +103,19 @@ impl Chain {
         self.forward_before[end] - self.forward_before[first]
     }
 
+    /// The sweeps a cell can begin with: the boundary each runs to, before the cell's end, and the room it needs at its
+    /// worst moment, which never falls. No pinned stage is in one.
+    pub(super) fn sweeps(&self, first: usize, end: usize) -> impl Iterator<Item = (usize, u64)> {
+        let waiting = self.waiting(end);
+        let unpinned = (first + 1..end).take_while(|middle| !self.pinned(*middle - 1, *middle));
+        unpinned.scan(0, move |most, middle| {
+            *most = self.sweep_need(first, middle - 1).saturating_add(waiting).max(*most);
+            Some((middle, *most))
+        })
+    }
+
     /// The room `stage` needs to run without a tape as part of a sweep from `first`.
-    pub(super) fn sweep_need(&self, first: usize, stage: usize) -> u64 {
+    fn sweep_need(&self, first: usize, stage: usize) -> u64 {
         let input = if stage == first { 0 } else { self.boundary[stage] };
         input.saturating_add(self.boundary[stage + 1]).saturating_add(self.forward_extra[stage])
     }

@@ -13,6 +13,11 @@ pub(super) enum Choice {
     Sweep(usize),
 }
 
+/// The actions that tape every stage in its fastest way.
+pub(super) fn store_all(chain: &Chain) -> Option<Vec<Action>> {
+    actions(chain, (), |first, _, ()| Some((Choice::Tape(chain.fastest(first)), ())))
+}
+
 /// The actions that follow from what `choose` says of each cell and its room; `None` when they are too many to hold, or
 /// when it says nothing.
 pub(super) fn actions<Room: Copy>(

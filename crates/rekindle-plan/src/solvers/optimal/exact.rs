@@ -70,12 +70,7 @@ impl Staircases {
                 }
             }
         }
-        let mut sweep = 0;
-        for middle in first + 1..end {
-            sweep = chain.sweep_need(first, middle - 1).saturating_add(chain.waiting(end)).max(sweep);
-            if chain.pinned(middle - 1, middle) || sweep > room {
-                break;
-            }
+        for (middle, _) in chain.sweeps(first, end).take_while(|(_, need)| *need <= room) {
             let Some(left) = room.checked_sub(chain.boundary[middle]) else { continue };
             let parts = at(of(middle, end), left).zip(at(of(first, middle), room));
             let sum = parts.and_then(|(after, before)| {
@@ -105,12 +100,7 @@ impl Staircases {
                 }
             }
         }
-        let mut floor = 0;
-        for middle in first + 1..end {
-            floor = chain.sweep_need(first, middle - 1).saturating_add(chain.waiting(end)).max(floor);
-            if chain.pinned(middle - 1, middle) || floor > most {
-                break;
-            }
+        for (middle, floor) in chain.sweeps(first, end).take_while(|(_, need)| *need <= most) {
             let (after, before) = (of(middle, end), of(first, middle));
             let shift = chain.boundary[middle];
             add(after, shift, before, floor, most, chain.forward(first, middle), candidates);

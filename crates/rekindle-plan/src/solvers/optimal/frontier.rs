@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::chain::Chain;
-use super::choice::{self, Choice};
+use super::choice;
 use super::exact::{self, Staircases};
 use super::grid::Grid;
 use super::places::Places;
@@ -153,8 +153,7 @@ impl Frontier {
     /// The fastest plan known for a room.
     fn actions(&self, room: u64) -> Option<Vec<Action>> {
         if room >= self.chain.store_all_room() {
-            let fastest = |first: usize, _, ()| Some((Choice::Tape(self.chain.fastest(first)), ()));
-            return choice::actions(&self.chain, (), fastest);
+            return choice::store_all(&self.chain);
         }
         let moved = self.places.as_ref().and_then(|places| places.overhead(room).zip(places.actions(room)));
         // Groups come first; where they have room to spare, single stages would find little more.

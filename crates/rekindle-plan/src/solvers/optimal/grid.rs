@@ -140,12 +140,9 @@ impl Grid {
                 }
             }
         }
-        let mut sweep = 0;
-        for middle in first + 1..end {
-            sweep = chain.sweep_need(first, middle - 1).saturating_add(chain.waiting(end)).max(sweep);
+        for (middle, _) in chain.sweeps(first, end).take_while(|(_, need)| *need <= room) {
             let forward = chain.forward(first, middle) / self.scale.unit;
-            let too_slow = best.is_some_and(|best| forward >= best.0);
-            if chain.pinned(middle - 1, middle) || sweep > room || too_slow {
+            if best.is_some_and(|best| forward >= best.0) {
                 break;
             }
             let Some(left) = room.checked_sub(chain.boundary[middle]) else { continue };
@@ -237,14 +234,10 @@ impl Sweeps {
         let stages = chain.stages();
         let (mut needs, mut units) = (Vec::new(), Vec::new());
         for first in 0..stages {
-            let mut need = 0;
+            // To the end of the chain no gradient waits: a cell that ends before it adds its own.
+            let mut sweeps = chain.sweeps(first, stages);
             for middle in first + 1..stages {
-                let own = match chain.pinned(middle - 1, middle) {
-                    true => NEVER,
-                    false => chain.sweep_need(first, middle - 1),
-                };
-                need = own.max(need);
-                needs.push(need);
+                needs.push(sweeps.next().map_or(NEVER, |(_, need)| need));
                 units.push(scale.units(chain.forward(first, middle)));
             }
         }

@@ -355,12 +355,7 @@ impl Places {
                 labels.extend(sum.filter(|label| label.room <= most));
             }
         }
-        let mut floor = 0;
-        for middle in first + 1..end {
-            floor = chain.sweep_need(first, middle - 1).saturating_add(chain.waiting(end)).max(floor);
-            if chain.pinned(middle - 1, middle) || floor > most {
-                break;
-            }
+        for (middle, floor) in chain.sweeps(first, end).take_while(|(_, need)| *need <= most) {
             for place in self.places(ask) {
                 let Some((after, need, freed, used, cost)) = self.sweep(ask, middle, place) else { continue };
                 let after = self.labels(after);
@@ -433,12 +428,7 @@ impl Places {
                 take(rest.and_then(|rest| rest.checked_add(cost)), Choice::Tape(way), after, left, free);
             }
         }
-        let mut floor = 0;
-        for middle in first + 1..end {
-            floor = chain.sweep_need(first, middle - 1).saturating_add(chain.waiting(end)).max(floor);
-            if chain.pinned(middle - 1, middle) || floor > room {
-                break;
-            }
+        for (middle, _) in chain.sweeps(first, end).take_while(|(_, need)| *need <= room) {
             for place in self.places(ask) {
                 let Some((after, need, freed, used, cost)) = self.sweep(ask, middle, place) else { continue };
                 let left = room.saturating_add(freed).checked_sub(chain.boundary[middle]);

@@ -40,9 +40,7 @@ impl<'a> Search<'a> {
         if self.room < self.chain.store_all_room() {
             return false;
         }
-        let fastest = |first: usize, _, ()| Some((Choice::Tape(self.chain.fastest(first)), ()));
-        let actions = choice::actions(self.chain, (), fastest);
-        self.best = actions.map(|actions| (0, actions));
+        self.best = choice::store_all(self.chain).map(|actions| (0, actions));
         self.best.is_some()
     }
 

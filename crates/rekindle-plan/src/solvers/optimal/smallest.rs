@@ -23,14 +23,8 @@ fn least(chain: &Chain, cells: &Cells, rooms: &[u64], first: usize, end: usize) 
     for tape in &chain.tapes[first] {
         least = least.min(tape.bytes.saturating_add(rest).max(chain.tape_need(tape, end)));
     }
-    let waiting = chain.waiting(end);
     let row = cells.row(first);
-    let mut sweep = 0;
-    for middle in first + 1..end {
-        if chain.pinned(middle - 1, middle) {
-            break;
-        }
-        sweep = chain.sweep_need(first, middle - 1).saturating_add(waiting).max(sweep);
+    for (middle, sweep) in chain.sweeps(first, end) {
         if sweep >= least {
             break;
         }
