@@ -56,9 +56,11 @@ pub enum LiveKind {
     Tape(Stage),
     /// The gradient of a boundary.
     Gradient(Boundary),
+    /// The gradients of the parameters of all stages behind a boundary.
+    ParameterGradients(Boundary),
     /// What a stage needs only while its forward runs.
     ForwardExtra(Stage),
-    /// What a stage needs only while its backward runs.
+    /// What a stage needs while its backward runs, the gradients of its parameters included.
     BackwardExtra(Stage),
 }
 
@@ -69,6 +71,9 @@ impl std::fmt::Display for LiveKind {
             Self::Compressed(boundary, codec) => write!(formatter, "{boundary} as {codec}"),
             Self::Tape(stage) => write!(formatter, "tape {stage}"),
             Self::Gradient(boundary) => write!(formatter, "gradient of {boundary}"),
+            Self::ParameterGradients(boundary) => {
+                write!(formatter, "gradients of the parameters behind {boundary}")
+            }
             Self::ForwardExtra(stage) => write!(formatter, "workspace of forward {stage}"),
             Self::BackwardExtra(stage) => write!(formatter, "workspace of backward {stage}"),
         }

@@ -216,7 +216,7 @@ impl<'a> Walk<'a> {
         }
         let (tape, time) = self.stages[stage.index()].tape.ok_or(Reason::NoTape { stage })?;
         let profile = &self.profile.stages()[stage.index()];
-        let peak = self.peak_with(LiveKind::BackwardExtra(stage), profile.backward_extra_bytes)?;
+        let peak = self.peak_with(LiveKind::BackwardExtra(stage), profile.backward_workspace())?;
         self.spend(time)?;
         self.wait_until(self.boundaries[stage.output().index()].offloaded);
         self.change([stage.input(), stage.output()], Bytes::ZERO, |walk| {
@@ -602,8 +602,10 @@ impl<'a> Walk<'a> {
             }
         }
         if let Some(boundary) = self.gradient {
-            let bytes = profile.gradient_bytes(boundary).unwrap_or_default();
-            live.push((LiveKind::Gradient(boundary), bytes));
+            let all = profile.gradient_bytes(boundary).unwrap_or_default();
+            let of_parameters = profile.parameter_gradient_bytes(boundary).unwrap_or_default();
+            live.push((LiveKind::Gradient(boundary), all.saturating_sub(of_parameters)));
+            live.push((LiveKind::ParameterGradients(boundary), of_parameters));
         }
         let some = live.into_iter().filter(|(_, bytes)| *bytes > Bytes::ZERO);
         self.watched = some.map(|(what, bytes)| Live { what, bytes }).collect();

@@ -336,6 +336,27 @@ fn a_tape_includes_its_output_and_holds_on_to_its_input() {
 }
 
 #[test]
+fn gradients_of_parameters_stay_until_the_end() {
+    let weights = [10_000_000_000, 200_000_000_000].map(Bytes::new).into_iter();
+    let stages = decimal().stages().to_vec().into_iter().zip(weights);
+    let stages = stages.map(|(stage, bytes)| StageProfile { parameter_gradient_bytes: bytes, ..stage });
+    let profile = Profile::new("trained", "none", Bytes::new(1), stages.collect()).unwrap();
+    let plan = "keep x0/forward 1/tape 2/backward 2/tape 1/drop x0/backward 1";
+    // What they add to the same plan without them.
+    let added: Vec<(u64, u64)> = moments(&profile, plan)
+        .into_iter()
+        .zip(moments(&decimal(), plan))
+        .map(|(with, without)| (with.0 - without.0, with.1 - without.1))
+        .collect();
+    let (second, both) = (200_000_000_000, 210_000_000_000);
+    assert_eq!(added[..3], [(0, 0); 3]);
+    assert_eq!(added[3..], [(second, second), (second, second), (second, second), (both, both)]);
+    let alive = judged(&profile, plan).peak_tensors;
+    let words = alive.iter().map(|live| live.what.to_string()).collect::<Vec<_>>();
+    assert_eq!(words[..2], ["gradients of the parameters behind x1", "workspace of backward 1"]);
+}
+
+#[test]
 fn the_peak_names_what_sets_it() {
     let simulation = judged(&decimal(), "tape 1/tape 2/backward 2/backward 1");
     assert_eq!(simulation.peak_action, 2);
@@ -562,6 +583,7 @@ prop_compose! {
             forward_extra_bytes: Bytes::new(extra << 60),
             backward_extra_bytes: Bytes::new(extra << 60),
             gradient_bytes: gradient.map(|bytes| Bytes::new(bytes << 60)),
+            parameter_gradient_bytes: Bytes::new(extra << 60),
             ..StageProfile::default()
         }
     }

@@ -225,7 +225,7 @@ impl Engine for CountedEngine {
     ) -> Result<CountedGradient, CountedError> {
         expect("backward", stage, tape.stage.output(), stage.output())?;
         expect("backward", stage, gradient.boundary, stage.output())?;
-        let extra = self.stage(stage)?.backward_extra_bytes;
+        let extra = self.stage(stage)?.backward_workspace();
         drop(self.ledger.allocate(extra));
         drop((tape, gradient.memory));
         Ok(self.make_gradient(stage.input()))
