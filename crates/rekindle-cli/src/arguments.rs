@@ -7,7 +7,7 @@ use rekindle::Bytes;
 use rekindle_models::GptConfig;
 use rekindle_plan::solvers::{ParseSolverError, Solver};
 
-use crate::amount::{Budget, Fraction};
+use crate::amount::{Budget, Fraction, Target};
 use crate::failure::Failure;
 use crate::strategy::Strategy;
 
@@ -61,13 +61,34 @@ impl Default for Command {
 #[command(mut_arg("batch", |batch| batch.default_value("8")))]
 #[command(after_help = "\
 Examples:
-  rekindle train
-  rekindle train --data book.txt --strategy every-2 --steps 500 --seed 7
-  rekindle train --layers 24 --batch 4 --json > summary.json")]
+  rekindle train                                   a quarter of what plain training takes
+  rekindle train --budget 64MiB --data book.txt --steps 500
+  rekindle train --memory 1GiB --layers 24         weights, gradients and optimizer included
+  rekindle train --budget 30% --cache plan.json    measure and plan once
+  rekindle train --strategy every-2 --json > summary.json")]
 pub(crate) struct TrainArguments {
-    /// How to train: plain, balanced, store-all, full, sqrt or every-K
-    #[arg(long, default_value = "every-1", value_name = "NAME")]
-    pub(crate) strategy: Strategy,
+    /// What the activations may take: 64MiB, 30% of what plain training takes, auto (what is free) or smallest
+    /// [default: 25%]
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["memory", "plan", "strategy"])]
+    pub(crate) budget: Option<Target>,
+    /// What all of training may take: weights, gradients, optimizer state, activations; bytes or auto
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["plan", "strategy"])]
+    pub(crate) memory: Option<Target>,
+    /// A plan from a file: what --cache wrote, or a plan (rekindle.plan/1) with its --profile
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["strategy", "cache"])]
+    pub(crate) plan: Option<PathBuf>,
+    /// The profile that --plan was made from (rekindle.profile/1)
+    #[arg(long, value_name = "FILE", requires = "plan")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Keep the measured stages and the plan in this file, and use them when it is there
+    #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
+    pub(crate) cache: Option<PathBuf>,
+    /// How to train instead: plain, balanced, store-all, full, sqrt, every-K or optimal-BUDGET
+    #[arg(long, value_name = "NAME")]
+    pub(crate) strategy: Option<Strategy>,
+    /// What a plan leaves free of its budget, as a part of what it takes
+    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    pub(crate) margin: Fraction,
     /// How many steps to train
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
@@ -92,9 +113,12 @@ Examples:
 
 Exits with 1 when a gradient differs.")]
 pub(crate) struct VerifyArguments {
-    /// What to compare with plain training: balanced, store-all, full, sqrt or every-K
+    /// What to compare with plain training: balanced, store-all, full, sqrt, every-K or optimal-BUDGET
     #[arg(long, default_value = "every-1", value_name = "NAME")]
     pub(crate) strategy: Strategy,
+    /// What a plan leaves free of its budget, as a part of what it takes
+    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    pub(crate) margin: Fraction,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
@@ -106,7 +130,7 @@ pub(crate) struct VerifyArguments {
 #[command(after_help = "\
 Examples:
   rekindle bench
-  rekindle bench --strategies plain,every-1,full --layers 8 --rounds 3
+  rekindle bench --strategies every-1,optimal-64MiB,optimal-10% --layers 8 --rounds 3
   rekindle bench --json > bench.json")]
 pub(crate) struct BenchArguments {
     /// What to run; plain always runs, to compare with
@@ -114,9 +138,12 @@ pub(crate) struct BenchArguments {
         long,
         value_delimiter = ',',
         value_name = "NAMES",
-        default_value = "plain,balanced,store-all,every-1,every-2,sqrt"
+        default_value = "plain,balanced,store-all,every-1,every-2,sqrt,optimal-50%,optimal-25%,optimal-smallest"
     )]
     pub(crate) strategies: Vec<Strategy>,
+    /// What a plan leaves free of its budget, as a part of what it takes
+    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    pub(crate) margin: Fraction,
     /// How many steps of each to take the median of
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
@@ -307,7 +334,7 @@ impl Size {
         }
         for strategy in strategies {
             if let Strategy::Rule(rule) = strategy
-                && let Err(error) = rule.actions(self.layers)
+                && let Err(error) = rule.actions(self.layers + 2)
             {
                 return Err(Failure::request(error, "choose another strategy, or fewer --layers"));
             }

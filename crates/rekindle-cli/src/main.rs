@@ -11,9 +11,11 @@ mod frontier;
 mod graph;
 mod measure;
 mod plan;
+mod planning;
 mod report;
 mod simulate;
 mod strategy;
+mod totals;
 mod train;
 mod verify;
 
