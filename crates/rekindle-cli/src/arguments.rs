@@ -22,7 +22,8 @@ Examples:
   rekindle train --data book.txt --steps 500
   rekindle verify --strategy sqrt --json
   rekindle bench
-  rekindle plan profile.json --budget 2GiB --json > plan.json
+  rekindle profile -o profile.json
+  rekindle plan profile.json --budget 30% -o plan.json
   rekindle frontier profile.json
   rekindle explain profile.json plan.json"
 )]
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Verify(VerifyArguments),
     /// Run every strategy side by side on one model: peak, time, overhead, gradients
     Bench(BenchArguments),
+    /// Measure or trace the stages of a model
+    Profile(ProfileArguments),
     /// Find the fastest plan of a profile for a budget
     Plan(PlanArguments),
     /// Judge any plan: is it legal, what is its peak, how long does it take
@@ -150,6 +153,35 @@ pub(crate) struct BenchArguments {
     #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle profile -o profile.json
+  rekindle profile --layers 48 --sequence 512 --runs 5 --json
+  rekindle profile | head -30")]
+pub(crate) struct ProfileArguments {
+    /// Which model
+    #[arg(long, value_name = "NAME", default_value = "gpt", value_parser = ["gpt"])]
+    pub(crate) model: String,
+    /// Run each stage a few times here [default]
+    #[arg(long, conflicts_with = "trace")]
+    pub(crate) measure: bool,
+    /// Run nothing: sizes and times from the operations of each stage
+    #[arg(long)]
+    pub(crate) trace: bool,
+    /// How often each stage runs; the median counts
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "trace")]
+    pub(crate) runs: u16,
+    #[command(flatten)]
+    pub(crate) size: Size,
+    /// Write the profile to a file (rekindle.profile/1)
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print the profile as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -12,6 +12,7 @@ mod graph;
 mod measure;
 mod plan;
 mod planning;
+mod profile;
 mod report;
 mod simulate;
 mod strategy;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         Command::Train(arguments) => train::run(&arguments),
         Command::Verify(arguments) => verify::run(&arguments),
         Command::Bench(arguments) => bench::run(&arguments),
+        Command::Profile(arguments) => profile::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Frontier(arguments) => frontier::run(&arguments),
