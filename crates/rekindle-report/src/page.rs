@@ -138,7 +138,7 @@ fn cards(page: &mut Markup, report: &Report<'_>, step: &Step<'_>) {
         true => format!("{} of the step", percent(fraction(simulation.recompute_ns, simulation.step_ns))),
         false => format!("for {}", counted(stages(step), "stage")),
     };
-    card(page, "Forwards run again", &again(step).to_string(), &share);
+    card(page, "Forwards run again", &grouped(again(step)), &share);
     page.close("dl").line();
 }
 
@@ -254,7 +254,15 @@ fn footer(page: &mut Markup, step: &Step<'_>) {
 
 /// Some of a kind, such as `1 stage` or `26 stages`.
 fn counted(count: u64, what: &str) -> String {
-    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+    if count == 1 { format!("1 {what}") } else { format!("{} {what}s", grouped(count)) }
+}
+
+/// A number in groups of three digits.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> =
+        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
+    groups.join(",")
 }
 
 fn time(nanos: Nanos) -> String {

@@ -1,8 +1,5 @@
 //! From values to pixels, and the round numbers on an axis.
 
-/// How far apart the ends may be before equal distances stop telling anything.
-const LOGARITHMIC_FROM: f64 = 30.0;
-
 /// Maps values onto a stretch of pixels.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
@@ -20,15 +17,9 @@ impl Scale {
         Self { from, to, start, end, logarithmic: false }
     }
 
-    /// Equal distances for equal ratios where the ends are far apart, as budgets are; linear otherwise.
-    pub(crate) fn for_budgets(from: f64, to: f64, start: f64, end: f64) -> Self {
-        let scale = Self::linear(from, to, start, end);
-        Self { logarithmic: from > 0.0 && scale.to / from >= LOGARITHMIC_FROM, ..scale }
-    }
-
-    /// Whether equal distances are equal ratios.
-    pub(crate) fn is_logarithmic(&self) -> bool {
-        self.logarithmic
+    /// Equal distances for equal ratios, where all values are positive.
+    pub(crate) fn logarithmic(from: f64, to: f64, start: f64, end: f64) -> Self {
+        Self { logarithmic: from > 0.0, ..Self::linear(from, to, start, end) }
     }
 
     /// Where a value lies.
@@ -44,13 +35,19 @@ impl Scale {
     pub(crate) fn ticks(&self, unit: f64, wanted: usize) -> Vec<f64> {
         let (from, to) = (self.from / unit, self.to / unit);
         if self.logarithmic {
-            // Powers of two, each or every second or third.
+            // Powers of two, each or every second or third; with what lies between when there are few.
             let (first, last) = (from.log2().ceil() as i32, to.log2().floor() as i32);
-            let stride = usize::try_from(last - first).unwrap_or(0) / wanted.max(1) + 1;
+            let powers = usize::try_from(last - first).map_or(0, |steps| steps + 1);
+            if powers < 3 {
+                let between =
+                    (first - 1..=last).flat_map(|power| [1.0, 1.5].map(|part| part * 2f64.powi(power)));
+                let within = between.filter(|tick| (from..=to).contains(tick));
+                return within.map(|tick| tick * unit).collect();
+            }
+            let stride = powers.div_ceil(wanted.max(1));
             return (first..=last).step_by(stride).map(|power| 2f64.powi(power) * unit).collect();
         }
         let step = round_step((to - from) / wanted.max(1) as f64);
-        // A step is at least a tenth of the range, so this ends.
         let first = (from / step).ceil();
         (0..=2 * wanted + 2)
             .map(|index| (first + index as f64) * step)
@@ -60,11 +57,11 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, not below `least`.
-fn round_step(least: f64) -> f64 {
-    let power = 10f64.powf(least.log10().floor());
+/// 1, 2 or 5 times a power of ten, not far below `wanted`.
+fn round_step(wanted: f64) -> f64 {
+    let power = 10f64.powf(wanted.log10().floor());
     let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power);
-    steps.into_iter().find(|step| *step >= least * 0.999_999).unwrap_or(10.0 * power)
+    steps.into_iter().find(|step| *step >= wanted * 0.8).unwrap_or(10.0 * power)
 }
 
 /// The unit people read a size of up to `most` bytes in.
@@ -99,14 +96,15 @@ mod tests {
     #[test]
     fn ticks_are_round_and_within_the_range() {
         let scale = Scale::linear(0.0, 52.4 * 1048576.0, 0.0, 100.0);
-        assert_eq!(labels(scale, 1048576.0), ["0", "20", "40"]);
+        assert_eq!(labels(scale, 1048576.0), ["0", "10", "20", "30", "40", "50"]);
         assert_eq!(labels(Scale::linear(0.0, 1.0, 0.0, 1.0), 1.0), ["0", "0.2", "0.4", "0.6", "0.8", "1"]);
         assert_eq!(labels(Scale::linear(118e6, 142e6, 0.0, 1.0), 1e6), ["120", "125", "130", "135", "140"]);
     }
 
     #[test]
-    fn budgets_far_apart_get_powers_of_two() {
-        let scale = Scale::for_budgets(3.0, 3000.0, 0.0, 100.0);
+    fn ratios_get_powers_of_two_and_what_lies_between_where_they_are_few() {
+        assert_eq!(labels(Scale::logarithmic(0.52, 2.7, 0.0, 1.0), 1.0), ["0.75", "1", "1.5", "2"]);
+        let scale = Scale::logarithmic(3.0, 3000.0, 0.0, 100.0);
         assert_eq!(labels(scale, 1.0), ["4", "16", "64", "256", "1024"]);
         assert!((scale.at(3.0)).abs() < 1e-9 && (scale.at(3000.0) - 100.0).abs() < 1e-9);
     }
@@ -114,10 +112,12 @@ mod tests {
     #[test]
     fn the_smallest_and_the_largest_ranges_have_a_few_ticks() {
         for (from, to) in [(0.0, 0.0), (5.0, 5.0), (0.0, u64::MAX as f64), (1.8e19, 1.84e19), (0.0, 1e-9)] {
-            let scale = Scale::for_budgets(from, to, 0.0, 100.0);
-            let ticks = scale.ticks(1.0, 5);
-            assert!(ticks.len() <= 12, "{from} to {to}: {ticks:?}");
-            assert!(scale.at(from).is_finite() && scale.at(to).is_finite());
+            for make in [Scale::linear, Scale::logarithmic] {
+                let scale = make(from, to, 0.0, 100.0);
+                let ticks = scale.ticks(1.0, 5);
+                assert!(ticks.len() <= 12, "{from} to {to}: {ticks:?}");
+                assert!(scale.at(from).is_finite() && scale.at(to).is_finite());
+            }
         }
     }
 }

@@ -185,7 +185,7 @@ fn a_tooltip_follows_the_pointer_the_finger_and_the_keys() {
     let from = seen.dom.find("data-told=\"").map(|at| at + 11).unwrap();
     let told: Vec<&str> = seen.dom[from..].split('"').next().unwrap().split('|').collect();
     assert_eq!(told[..4], ["-", "backward of embed", "-", "backward of embed"], "{told:?}");
-    assert!(told[4].contains("embed") && told[5].contains("block.0"), "{told:?}");
+    assert!(told[4] == "keep x0, the input" && told[5].contains("forward of block."), "{told:?}");
     assert_eq!(told[6], told[4]);
     assert!(told[7].contains("embed") && told[8] == "-", "{told:?}");
 }

@@ -12,6 +12,10 @@ use crate::{Measured, Point};
 
 /// Points nearer than this to the one before get no dot of their own.
 const APART: f64 = 7.0;
+/// Budgets this many times apart are drawn by their ratios.
+const FAR_BUDGETS: f64 = 8.0;
+/// So are times.
+const FAR_TIMES: f64 = 2.0;
 
 /// `None` when there are no points.
 pub(crate) fn draw(
@@ -46,12 +50,16 @@ pub(crate) fn draw(
     canvas.legend(&items, 0.0);
     let legend = legend_height(&items, look);
     let frame = Frame { left: 52.0, right: look.width() - 12.0, top: legend + 26.0, bottom: height - 40.0 };
-    let linear = Scale::linear(0.0, most, frame.left, frame.right);
-    // Zero is on the axis, unless budgets lie so far apart that only their ratios can be shown.
-    let across = Scale::for_budgets(least.max(1.0), most, frame.left + 6.0, frame.right);
-    let across = if across.is_logarithmic() { across } else { linear };
-    let room = (slowest - fastest).max(slowest * 0.01) * 0.12;
-    let up = Scale::linear(fastest - room, slowest + room, frame.bottom, frame.top);
+    // Ratios, where the ends lie far apart: the smallest budgets cost so much that nothing else could be seen.
+    let across = match most > FAR_BUDGETS * least.max(1.0) {
+        true => Scale::logarithmic(least.max(1.0), most, frame.left + 8.0, frame.right),
+        false => Scale::linear(0.0, most, frame.left, frame.right),
+    };
+    let ends = (frame.bottom - 14.0, frame.top + 8.0);
+    let up = match slowest > FAR_TIMES * fastest {
+        true => Scale::logarithmic(fastest, slowest, ends.0, ends.1),
+        false => Scale::linear(fastest, slowest, ends.0, ends.1),
+    };
     frame.vertical_axis(&mut canvas, &up, time_unit(slowest), 5);
     frame.horizontal_axis(&mut canvas, &across, bytes_unit(most), "budget");
     if let Some(budget) = budget {

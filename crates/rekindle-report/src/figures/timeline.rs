@@ -9,7 +9,9 @@ use crate::scale::{Scale, time_unit};
 use crate::step::{Step, Work};
 
 /// More rows than this cannot be told apart; stages then share one.
-const MOST_ROWS: usize = 48;
+const MOST_ROWS: usize = 80;
+/// Names nearer than this would lie on one another.
+const NAME_HEIGHT: f64 = 12.0;
 /// More marks than this make a page slow.
 const MOST_MARKS: usize = 2_000;
 /// What is narrower than this cannot be seen.
@@ -56,7 +58,8 @@ pub(crate) fn draw(step: &Step<'_>, look: Look) -> Drawing {
     let stages = step.profile.stages().len();
     let shared = stages.div_ceil(MOST_ROWS);
     let rows = stages.div_ceil(shared);
-    let pitch = (560.0 / rows as f64).clamp(11.0, if look.is_narrow() { 15.0 } else { 17.0 });
+    let pitch = (640.0 / rows as f64).min(if look.is_narrow() { 15.0 } else { 17.0 });
+    let named = (NAME_HEIGHT / pitch).ceil().max(1.0) as usize;
 
     let bars = bars(step, shared);
     let used = |kind: Kind| bars.iter().any(|bar| bar.kind == kind);
@@ -81,6 +84,9 @@ pub(crate) fn draw(step: &Step<'_>, look: Look) -> Drawing {
     let across = Scale::linear(0.0, step.length(), frame.left, frame.right);
     for row in 0..rows {
         let y = frame.top + pitch * row as f64;
+        if row % named > 0 {
+            continue;
+        }
         canvas.line("grid", (frame.left, y), (frame.right, y));
         let words = row_name(step, row, shared, if look.is_narrow() { 10 } else { 15 });
         canvas.label("number", Anchor::End, (frame.left - 6.0, y + pitch / 2.0 + 4.0), &words);
@@ -105,16 +111,15 @@ pub(crate) fn draw(step: &Step<'_>, look: Look) -> Drawing {
 
 /// Where in its row a bar lies, and how high it is.
 fn place(kind: Kind, pitch: f64, shared: bool) -> (f64, f64) {
-    let inner = pitch - 3.0;
+    let inner = pitch - 2.0;
     match kind {
-        Kind::Tape => (pitch / 2.0 - 1.5, 3.0),
-        Kind::Kept => (pitch - 3.0, 1.5),
-        Kind::Away => (pitch - 3.0, 1.5),
-        Kind::Transfer => (pitch - 1.5 - inner * 0.4, inner * 0.4),
+        Kind::Tape => (pitch / 2.0 - 1.5, (pitch / 3.0).min(3.0)),
+        Kind::Kept | Kind::Away => (pitch - 2.5, 1.5),
+        Kind::Transfer => (pitch - 1.0 - inner * 0.4, inner * 0.4),
         // Stages that share a row go forward and back at the same time, as far as a pixel can tell.
-        Kind::Forward | Kind::Again if shared => (1.5, inner * 0.5),
-        Kind::Backward if shared => (1.5 + inner * 0.5, inner * 0.5),
-        Kind::Forward | Kind::Again | Kind::Backward => (1.5, inner),
+        Kind::Forward | Kind::Again if shared => (1.0, inner * 0.5),
+        Kind::Backward if shared => (1.0 + inner * 0.5, inner * 0.5),
+        Kind::Forward | Kind::Again | Kind::Backward => (1.0, inner),
     }
 }
 

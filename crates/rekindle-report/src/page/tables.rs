@@ -1,8 +1,10 @@
 //! The tables of the page.
 
-use rekindle_plan::{Bytes, LiveKind, Nanos, Stage};
+use std::collections::HashMap;
 
-use super::{again, counted, part, percent, signed_percent, time};
+use rekindle_plan::{Boundary, Bytes, Live, LiveKind, Nanos, Stage};
+
+use super::{again, counted, grouped, part, percent, signed_percent, time};
 use crate::figures::totals::CLASSES;
 use crate::kept::{self, StageStory, Stay};
 use crate::markup::Markup;
@@ -13,6 +15,8 @@ use crate::{Report, Totals};
 const MOST_ROWS: usize = 40;
 /// Of the tensors that set the peak, these tell the story.
 const MOST_TENSORS: usize = 10;
+/// More than this many stretches of numbers are counted only.
+const MOST_RANGES: usize = 5;
 
 /// A column: its head, and whether numbers stand in it.
 type Column = (&'static str, bool);
@@ -104,33 +108,96 @@ pub(super) fn peak(page: &mut Markup, step: &Step<'_>) {
         "{} are alive during the {}, action {} of {}.",
         simulation.peak_bytes,
         step.tell(simulation.peak_action),
-        simulation.peak_action + 1,
-        step.plan.actions.len(),
+        grouped(simulation.peak_action as u64 + 1),
+        grouped(step.plan.actions.len() as u64),
     );
     page.element("p", &[("class", &"note")], words);
-    let tensors = &simulation.peak_tensors;
-    let row = |what: String, bytes: Bytes| {
-        vec![what, bytes.to_string(), percent(part(bytes, simulation.peak_bytes))]
+    let groups = alike(&simulation.peak_tensors);
+    let row = |words: String, bytes: Bytes, count: usize| {
+        let all = Bytes::new(bytes.get().saturating_mul(count as u64));
+        vec![words, each(bytes, count), percent(part(all, simulation.peak_bytes))]
     };
-    let mut rows: Vec<Vec<String>> =
-        tensors.iter().take(MOST_TENSORS).map(|live| row(alive(step, &live.what), live.bytes)).collect();
-    if let Some(rest) = tensors.get(MOST_TENSORS..).filter(|rest| !rest.is_empty()) {
-        let bytes: Bytes = rest.iter().map(|live| live.bytes).sum();
-        rows.push(row(format!("{} more", rest.len()), bytes));
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    for group in groups.iter().take(MOST_TENSORS) {
+        let Some(first) = group.first() else { continue };
+        rows.push(row(alive(step, group), first.bytes, group.len()));
     }
-    let columns = [("tensor", false), ("bytes", true), ("of the peak", true)];
+    if let Some(rest) = groups.get(MOST_TENSORS..).filter(|rest| !rest.is_empty()) {
+        let count = rest.iter().map(|group| group.len()).sum::<usize>();
+        let bytes: Bytes = rest.iter().flat_map(|group| group.iter().map(|live| live.bytes)).sum();
+        rows.push(row(format!("{} more", grouped(count as u64)), bytes, 1));
+    }
+    let columns = [("tensors", false), ("bytes", true), ("of the peak", true)];
     table(page, "Alive at the peak, largest first", &columns, &rows);
 }
 
-fn alive(step: &Step<'_>, what: &LiveKind) -> String {
-    match what {
-        LiveKind::Boundary(boundary) => step.boundary(*boundary),
-        LiveKind::Compressed(boundary, codec) => format!("{} as {codec}", step.boundary(*boundary)),
-        LiveKind::Tape(stage) => format!("tape of {}", step.name(*stage)),
-        LiveKind::Gradient(boundary) => format!("gradient of {}", step.boundary(*boundary)),
-        LiveKind::ForwardExtra(stage) => format!("workspace of the forward of {}", step.name(*stage)),
-        LiveKind::BackwardExtra(stage) => format!("workspace of the backward of {}", step.name(*stage)),
+/// Tensors of one kind and size together.
+fn alike(tensors: &[Live]) -> Vec<Vec<&Live>> {
+    let kind = |live: &Live| (live.bytes, std::mem::discriminant(&live.what));
+    let mut groups: Vec<Vec<&Live>> = Vec::new();
+    let mut places = HashMap::new();
+    for live in tensors {
+        // In a group there is one name only, so codecs stay apart.
+        let codec = match &live.what {
+            LiveKind::Compressed(_, codec) => Some(codec),
+            _ => None,
+        };
+        let place = *places.entry((kind(live), codec)).or_insert(groups.len());
+        match groups.get_mut(place) {
+            Some(group) => group.push(live),
+            None => groups.push(vec![live]),
+        }
+    }
+    groups
+}
+
+/// A group of tensors in words, such as `tapes of block.0 to block.3, head`.
+fn alive(step: &Step<'_>, group: &[&Live]) -> String {
+    let Some(first) = group.first() else { return String::new() };
+    let numbers: Vec<u32> = group.iter().filter_map(|live| number(&live.what)).collect();
+    let many = numbers.len() > 1;
+    let of_stages = |what: &str| {
+        format!("{what} of {}", ranges(&numbers, |number| step.name(Stage::new(number)).to_owned()))
+    };
+    let boundaries = || match numbers.as_slice() {
+        [one] => step.boundary(Boundary::new(*one)),
+        _ => ranges(&numbers, |number| Boundary::new(number).to_string()),
+    };
+    match &first.what {
+        LiveKind::Boundary(_) if many => format!("boundaries {}", boundaries()),
+        LiveKind::Boundary(_) => boundaries(),
+        LiveKind::Compressed(_, codec) => format!("{} as {codec}", boundaries()),
+        LiveKind::Tape(_) => of_stages(if many { "tapes" } else { "tape" }),
+        LiveKind::Gradient(_) => format!("gradient of {}", boundaries()),
+        LiveKind::ForwardExtra(_) => of_stages("workspace of the forward"),
+        LiveKind::BackwardExtra(_) => of_stages("workspace of the backward"),
         other => other.to_string(),
+    }
+}
+
+fn number(what: &LiveKind) -> Option<u32> {
+    match what {
+        LiveKind::Boundary(boundary) | LiveKind::Compressed(boundary, _) | LiveKind::Gradient(boundary) => {
+            Some(boundary.number())
+        }
+        LiveKind::Tape(stage) | LiveKind::ForwardExtra(stage) | LiveKind::BackwardExtra(stage) => {
+            Some(stage.number())
+        }
+        _ => None,
+    }
+}
+
+/// Numbers as ranges, the first few of them.
+fn ranges(numbers: &[u32], name: impl Fn(u32) -> String) -> String {
+    let runs: Vec<&[u32]> = numbers.chunk_by(|left, right| left.checked_add(1) == Some(*right)).collect();
+    let told = runs.iter().take(MOST_RANGES).filter_map(|run| match (run.first()?, run.last()?) {
+        (first, last) if first == last => Some(name(*first)),
+        (first, last) => Some(format!("{} to {}", name(*first), name(*last))),
+    });
+    let told = told.collect::<Vec<_>>().join(", ");
+    match runs.iter().skip(MOST_RANGES).map(|run| run.len()).sum::<usize>() {
+        0 => told,
+        more => format!("{told} and {} more", grouped(more as u64)),
     }
 }
 
@@ -161,14 +228,18 @@ pub(super) fn kept(page: &mut Markup, step: &Step<'_>) {
     let stories = kept::stages(step.profile, step.plan);
     let first = stories.iter().filter(|story| story.taped_first).count() as u64;
     let held: Bytes = stories.iter().filter(|story| story.taped_first).map(|story| story.tape_bytes).sum();
-    let verb = if first == 1 { "keeps its" } else { "keep their" };
     let rest = match again(step) {
         0 => "nothing runs again".to_owned(),
         1 => "1 forward runs again".to_owned(),
-        again => format!("{again} forwards run again"),
+        again => format!("{} forwards run again", grouped(again)),
     };
-    let words =
-        format!("{} {verb} tape from the first run, {held} together; {rest}.", counted(first, "stage"));
+    let words = match first {
+        0 => format!("No stage keeps its tape from the first run; {rest}."),
+        1 => format!("1 stage keeps its tape from the first run, {held}; {rest}."),
+        _ => {
+            format!("{} stages keep their tape from the first run, {held} together; {rest}.", grouped(first))
+        }
+    };
     page.element("p", &[("class", &"note")], words);
     let rows = stage_rows(step, &stories);
     let columns = [("stages", false), ("forwards", true), ("tape", false), ("bytes", true)];
@@ -218,21 +289,25 @@ fn stage_rows(step: &Step<'_>, stories: &[StageStory]) -> Vec<Vec<String>> {
             Some(option) => format!("{tape}, {option}"),
             None => tape.to_owned(),
         };
-        rows.push(vec![names, story.forwards.to_string(), tape, each(story.tape_bytes, group.len())]);
+        rows.push(vec![names, grouped(story.forwards), tape, each(story.tape_bytes, group.len())]);
     }
     rows
 }
 
 fn stay_rows(step: &Step<'_>, stays: &[Stay]) -> Vec<Vec<String>> {
+    // Segments of one length, each starting where the one before ends.
     let alike = |left: &Stay, right: &Stay| {
-        right.boundary.number() == left.boundary.number().saturating_add(1)
+        right.boundary.index() == left.boundary.index() + left.runs_again.max(1)
             && (&left.place, left.bytes, left.runs_again) == (&right.place, right.bytes, right.runs_again)
     };
     let rows = stays.chunk_by(alike).filter_map(|group| {
         let (first, last) = (group.first()?, group.last()?);
         let what = match group.len() {
             1 => step.boundary(first.boundary),
-            _ => format!("{} to {}", step.boundary(first.boundary), step.boundary(last.boundary)),
+            _ => match first.runs_again.max(1) {
+                1 => format!("{} to {}", first.boundary, last.boundary),
+                stride => format!("{} to {}, every {}", first.boundary, last.boundary, ordinal(stride)),
+            },
         };
         let place = first.place.as_ref().map_or_else(|| "device".to_owned(), ToString::to_string);
         let until = group.iter().map(|stay| step.stay(stay.to).0).fold(0.0, f64::max);
@@ -244,7 +319,7 @@ fn stay_rows(step: &Step<'_>, stays: &[Stay]) -> Vec<Vec<String>> {
             (1, 1) => format!("running {} again", step.name(reader(first))),
             (_, 1) => format!("running {} to {} again", step.name(reader(first)), step.name(end(first))),
             (1, _) => "running the next stage again".to_owned(),
-            (count, _) => format!("running the next {count} stages again"),
+            (count, _) => format!("running the next {} stages again", grouped(count as u64)),
         };
         let from = step.moment(step.stay(first.from).0);
         Some(vec![what, each(first.bytes, group.len()), place, from, step.moment(until), why])
@@ -252,8 +327,19 @@ fn stay_rows(step: &Step<'_>, stays: &[Stay]) -> Vec<Vec<String>> {
     rows.collect()
 }
 
+fn ordinal(number: usize) -> String {
+    let ending = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{}{ending}", grouped(number as u64))
+}
+
 fn each(bytes: Bytes, count: usize) -> String {
-    if count == 1 { bytes.to_string() } else { format!("{count} × {bytes}") }
+    if count == 1 { bytes.to_string() } else { format!("{} × {bytes}", grouped(count as u64)) }
 }
 
 /// The parts of all memory, with the colours of the bar.
