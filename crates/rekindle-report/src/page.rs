@@ -188,9 +188,14 @@ fn memory_section(page: &mut Markup, report: &Report<'_>, step: &Step<'_>) {
 
 fn timeline_section(page: &mut Markup, step: &Step<'_>) {
     section(page, "plan", "The plan");
-    let mut words = "Time runs to the right, one row for each stage. Point at a mark to see what it is; \
-                     with the keyboard, choose the figure and use the arrows."
-        .to_owned();
+    let rows = match timeline::stages_in_a_row(step) {
+        1 => "each stage".to_owned(),
+        shared => format!("every {}", counted(shared as u64, "stage")),
+    };
+    let mut words = format!(
+        "Time runs to the right, one row for {rows}. Point at a mark to see what it is; with the keyboard, choose the \
+         figure and use the arrows."
+    );
     if step.simulation.wait_ns > Nanos::ZERO {
         let waits = time(step.simulation.wait_ns);
         words.push_str(&format!(" The step waits {waits} for transfers."));

@@ -54,9 +54,14 @@ impl Kind {
     }
 }
 
+/// How many stages share a row.
+pub(crate) fn stages_in_a_row(step: &Step<'_>) -> usize {
+    step.profile.stages().len().div_ceil(MOST_ROWS)
+}
+
 pub(crate) fn draw(step: &Step<'_>, look: Look) -> Drawing {
     let stages = step.profile.stages().len();
-    let shared = stages.div_ceil(MOST_ROWS);
+    let shared = stages_in_a_row(step);
     let rows = stages.div_ceil(shared);
     let pitch = (640.0 / rows as f64).min(if look.is_narrow() { 15.0 } else { 17.0 });
     let named = (NAME_HEIGHT / pitch).ceil().max(1.0) as usize;
@@ -241,6 +246,6 @@ fn summary(step: &Step<'_>) -> String {
     let again = step.works.iter().filter(|work| **work == Work::Again).count();
     let moved = step.works.iter().filter(|work| **work == Work::Transfer).count();
     format!(
-        "What runs when, one row for every stage, top to bottom: {stages} stages, {again} forwards run again, {moved} transfers."
+        "What runs when, stages from top to bottom: {stages} stages, {again} forwards run again, {moved} transfers."
     )
 }

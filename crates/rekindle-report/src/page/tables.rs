@@ -242,7 +242,7 @@ pub(super) fn kept(page: &mut Markup, step: &Step<'_>) {
     };
     page.element("p", &[("class", &"note")], words);
     let rows = stage_rows(step, &stories);
-    let columns = [("stages", false), ("forwards", true), ("tape", false), ("bytes", true)];
+    let columns = [("stages", false), ("forwards", true), ("tape kept from the", false), ("bytes", true)];
     cut(page, "Stages, neighbours that fare alike in one row", &columns, rows);
     let stays = kept::stays(step.profile, step.plan);
     if stays.is_empty() {
@@ -284,7 +284,7 @@ fn stage_rows(step: &Step<'_>, stories: &[StageStory]) -> Vec<Vec<String>> {
             1 => step.name(from).to_owned(),
             _ => format!("{} to {}", step.name(from), step.name(to)),
         };
-        let tape = if story.taped_first { "kept from the first run" } else { "made again for the backward" };
+        let tape = if story.taped_first { "first run" } else { "last run" };
         let tape = match &story.option {
             Some(option) => format!("{tape}, {option}"),
             None => tape.to_owned(),
