@@ -7,6 +7,40 @@ use rekindle_plan::{Bytes, Nanos};
 ///
 /// Bytes are on the plan's footing: the region's activations, without weights, gradients of weights and the
 /// optimizer's state.
+///
+/// ```
+/// use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, StageProfile};
+/// use rekindle_report::{Measured, MeasuredEvent, Report};
+///
+/// let stage = StageProfile {
+///     name: "only".into(),
+///     output_bytes: Bytes::new(1024),
+///     tape_bytes: Bytes::new(8192),
+///     forward_ns: Nanos::new(1_000),
+///     backward_ns: Nanos::new(2_000),
+///     ..StageProfile::default()
+/// };
+/// let profile = Profile::new("one", "none", Bytes::new(1024), vec![stage])?;
+/// let plan = Plan::by_rule(&profile, Rule::StoreAll, None)?;
+/// let event = |action, start, end, live| MeasuredEvent {
+///     action,
+///     start: Nanos::new(start),
+///     end: Nanos::new(end),
+///     live_bytes: Some(Bytes::new(live)),
+///     peak_bytes: None,
+/// };
+/// let mut report = Report::new(&profile, &plan);
+/// report.measured = Some(Measured {
+///     peak_bytes: Bytes::new(10_752),
+///     step_ns: Nanos::new(3_300),
+///     events: vec![event(0, 0, 1_100, 9_216), event(1, 1_100, 3_300, 1_024)],
+///     set_by: None,
+/// });
+/// // 10,240 bytes and 3,000 ns were predicted.
+/// let html = report.html()?;
+/// assert!(html.contains("+5.0%") && html.contains("+10.0%"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Measured {
     /// The most bytes alive at once.

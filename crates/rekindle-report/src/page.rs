@@ -72,8 +72,8 @@ fn stages(step: &Step<'_>) -> u64 {
 
 fn status(status: &Status) -> String {
     match status {
-        Status::Optimal => "optimal: none is faster".to_owned(),
-        Status::Feasible(gap) => format!("within {:.2}% of the fastest", gap.get() * 100.0),
+        Status::Optimal => "optimal in its class".to_owned(),
+        Status::Feasible(gap) => format!("within {:.2}% of the fastest in its class", gap.get() * 100.0),
         Status::Rule(rule) => format!("by the rule {rule}"),
         other => other.to_string(),
     }

@@ -256,12 +256,20 @@ fn figures_for_papers_and_long_plans_load() {
     report.frontier = example::frontier(&profile);
     report.measured = Some(example::invented(&profile, &plan));
     report.totals = Some(example::totals());
-    for figure in Figure::ALL {
-        let file = folder.path().join("figure.svg");
-        let svg = report.svg(figure).unwrap();
-        fs::write(&file, &svg).unwrap();
-        screenshot(&chromium, folder.path(), &format!("{figure}"), &svg_page(&svg), (800, 560), false);
+    let figures = Figure::ALL.map(|figure| (figure, report.svg(figure).unwrap()));
+    for (figure, svg) in &figures {
+        screenshot(&chromium, folder.path(), &figure.to_string(), &svg_page(svg), (800, 560), false);
     }
+    let size = "document.querySelectorAll('svg').forEach(function (svg) {
+        svg.setAttribute('data-size', [svg.getBBox().width > 300, svg.querySelectorAll('text').length > 3]); });";
+    let seen = load(
+        &chromium,
+        folder.path(),
+        &with_script(&svg_page(&figures.map(|figure| figure.1).concat()), size),
+        false,
+    );
+    assert_eq!(seen.console, Vec::<String>::new());
+    assert_eq!(seen.dom.matches("data-size=\"true,true\"").count(), 4, "all four are drawn");
     let (profile, plan) = example::offloading(60);
     let html = Report::new(&profile, &plan).html().unwrap();
     assert_eq!(load(&chromium, folder.path(), &html, false).console, Vec::<String>::new());

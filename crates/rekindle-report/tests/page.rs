@@ -86,7 +86,7 @@ fn everything_asked_for_is_on_the_page() {
         "The frontier",
         "What is kept",
         "All memory",
-        "optimal: none is faster",
+        "optimal in its class",
         "52.0 MiB of a budget of 52.1 MiB",
         "Predicted and measured",
         "+3.9%",

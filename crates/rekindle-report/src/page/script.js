@@ -48,6 +48,9 @@
   // Keys: a figure has the focus, and arrows go from mark to mark.
   document.querySelectorAll("svg.figure").forEach(function (figure) {
     var marks = Array.prototype.slice.call(figure.querySelectorAll(".mark"));
+    // In the order of the axis, whatever was drawn first.
+    function place(mark) { return parseFloat(mark.getAttribute("x") || mark.getAttribute("cx")); }
+    marks.sort(function (left, right) { return place(left) - place(right); });
     function go(index) {
       var mark = marks[Math.max(0, Math.min(marks.length - 1, index))];
       if (!mark) { return; }

@@ -25,7 +25,8 @@ type Column = (&'static str, bool);
 fn table(page: &mut Markup, caption: &str, columns: &[Column], rows: &[Vec<String>]) {
     open(page, caption, columns);
     for row in rows {
-        cells(page, None, columns, row);
+        page.open("tr", &[]);
+        cells(page, columns, row);
     }
     close(page);
 }
@@ -40,17 +41,20 @@ fn open(page: &mut Markup, caption: &str, columns: &[Column]) {
     .open("thead", &[])
     .open("tr", &[]);
     for (name, numbers) in columns {
-        page.element("th", &[("scope", &"col"), ("class", &class(*numbers))], name);
+        match numbers {
+            true => page.element("th", &[("scope", &"col"), ("class", &"n")], name),
+            false => page.element("th", &[("scope", &"col")], name),
+        };
     }
     page.close("tr").close("thead").open("tbody", &[]).line();
 }
 
-fn cells(page: &mut Markup, row_class: Option<&'static str>, columns: &[Column], cells: &[String]) {
-    page.open("tr", &[("class", &row_class.unwrap_or_default())]);
+fn cells(page: &mut Markup, columns: &[Column], cells: &[String]) {
     for (index, (cell, (_, numbers))) in cells.iter().zip(columns).enumerate() {
-        match index {
-            0 => page.element("th", &[("scope", &"row")], cell),
-            _ => page.element("td", &[("class", &class(*numbers))], cell),
+        match (index, numbers) {
+            (0, _) => page.element("th", &[("scope", &"row")], cell),
+            (_, true) => page.element("td", &[("class", &"n")], cell),
+            (_, false) => page.element("td", &[], cell),
         };
     }
     page.close("tr").line();
@@ -58,10 +62,6 @@ fn cells(page: &mut Markup, row_class: Option<&'static str>, columns: &[Column],
 
 fn close(page: &mut Markup) {
     page.close("tbody").close("table").close("div").line();
-}
-
-fn class(numbers: bool) -> &'static str {
-    if numbers { "n" } else { "" }
 }
 
 /// Predicted and measured, side by side.
@@ -360,6 +360,7 @@ pub(super) fn totals(page: &mut Markup, totals: &Totals) {
             .close("tr")
             .line();
     }
-    cells(page, Some("sum"), &columns, &["all".to_owned(), all.to_string(), percent(1.0)]);
+    page.open("tr", &[("class", &"sum")]);
+    cells(page, &columns, &["all".to_owned(), all.to_string(), percent(1.0)]);
     close(page);
 }
