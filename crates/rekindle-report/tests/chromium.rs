@@ -194,7 +194,7 @@ fn a_tooltip_follows_the_pointer_the_finger_and_the_keys() {
 fn nothing_is_wider_than_a_phone_in_light_and_dark() {
     let Some(chromium) = chromium() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let long = "a-name-without-a-single-space-that-goes-on-and-on-for-longer-than-any-phone-is-wide";
+    let long = "a_name_without_a_single_place_to_break_that_goes_on_and_on_for_longer_than_any_phone_is_wide";
     let stages = (0..3).map(|index| example::stage(format!("{long}.{index}"), 1)).collect();
     let input = rekindle_plan::Bytes::new(1 << 18);
     let named = rekindle_plan::Profile::new(long, long, input, stages).unwrap();
