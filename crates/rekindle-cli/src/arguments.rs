@@ -161,7 +161,7 @@ pub(crate) struct BenchArguments {
 #[command(after_help = "\
 Examples:
   rekindle profile -o profile.json
-  rekindle profile --layers 48 --sequence 512 --runs 5 --json
+  rekindle profile --layers 48 --sequence 512 --runs 9 --json
   rekindle profile | head -30")]
 pub(crate) struct ProfileArguments {
     /// Which model
@@ -174,7 +174,7 @@ pub(crate) struct ProfileArguments {
     #[arg(long)]
     pub(crate) trace: bool,
     /// How often each stage runs; the median counts
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "trace")]
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "trace")]
     pub(crate) runs: u16,
     #[command(flatten)]
     pub(crate) size: Size,
