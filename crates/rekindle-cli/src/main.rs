@@ -10,6 +10,7 @@ mod files;
 mod frontier;
 mod graph;
 mod measure;
+mod page;
 mod plan;
 mod planning;
 mod profile;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Frontier(arguments) => frontier::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Report(arguments) => page::run(&arguments),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
