@@ -140,7 +140,10 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     let seconds = start.elapsed().as_secs_f64();
     let tokens = f64::from(arguments.steps) * (size.batch * size.sequence) as f64;
     let training_peak = memory::peak().unwrap_or_default().saturating_sub(empty);
-    let held = memory::live().unwrap_or_default().saturating_sub(empty);
+    // What is gone with the optimizer was its own.
+    let held = memory::live().unwrap_or_default();
+    drop(optimizer);
+    let optimizer_state = held.saturating_sub(memory::live().unwrap_or_default());
 
     let batch = corpus.batch(size, &device);
     let against = against_plain(&model, &batch, &ready, size.seed)?;
@@ -166,7 +169,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         planning_ns: known.as_ref().map(|known| known.took),
         totals: Totals {
             weights,
-            optimizer_state: held.saturating_sub(weights),
+            optimizer_state,
             gradients: weights,
             step: against.ours.0,
             all: training_peak,
