@@ -402,7 +402,7 @@ struct BurnEngine<B: GraphBackend> {
     /// The strategy of the user's graph.
     strategy: TapeStrategy,
     device: Device,
-    seed: u64,
+    draws: seeds::Draws,
     ran: Vec<bool>,
     /// Tokens of the tapes that were recorded in the forward half.
     taped_live: Vec<(Stage, Tracked<B>)>,
@@ -423,9 +423,8 @@ impl<B: GraphBackend> BurnEngine<B> {
 
     /// Runs a stage under its seed.
     fn run(&mut self, stage: Stage, mode: Mode, input: Parts) -> Result<crate::stage::Ran, Error> {
-        let seed = seeds::of_stage(self.seed, stage.index());
         let ran = &self.stages[stage.index()];
-        seeds::run(&self.device, seed, || ran.run(mode, self.strategy, input))
+        self.draws.run(&self.device, stage.index(), || ran.run(mode, self.strategy, input))
     }
 
     /// The boundary as untracked tensors, and the nodes they got.
@@ -1170,6 +1169,7 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
         let tensor = &parameter.tensor;
         (tensor.id(), size_of(tensor.dtype(), &tensor.shape()))
     });
+    let continues: Vec<bool> = setup.stages.iter().map(|stage| stage.continues()).collect();
     let engine = BurnEngine::<B> {
         parameter_bytes: parameter_bytes.collect(),
         ran: vec![false; setup.stages.len()],
@@ -1178,7 +1178,7 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
         parameters: ids,
         strategy,
         device: setup.device,
-        seed: setup.seed,
+        draws: seeds::Draws::new(setup.seed, continues),
         record: Record::new(setup.checks),
         exported: Vec::new(),
         exported_from: None,

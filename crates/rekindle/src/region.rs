@@ -242,6 +242,16 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         self
     }
 
+    /// Says that the stage added last goes on with the one before it: both are parts of one piece, and draw the random
+    /// numbers for [`Dropout`](crate::Dropout) that the piece draws as one stage. A model that is cut coarsely and finely
+    /// so gives the same bits. Random numbers that Burn draws itself do not go on.
+    pub fn continuing(mut self) -> Self {
+        if let Some(stage) = self.stages.last_mut() {
+            stage.set_continuing();
+        }
+        self
+    }
+
     /// Runs under a textbook rule.
     pub fn rule(mut self, rule: Rule) -> Self {
         self.planned = Choice::Rule(rule);
@@ -421,15 +431,13 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
 
     /// Calls one stage after the other, on the seeds of a checkpointed run when there is a device to seed.
     fn run_plain(&self, input: Parts, device: Option<&Device>) -> Result<Parts, Error> {
-        let seed = device.map(|_| seeds::next());
+        let continues = self.stages.iter().map(|stage| stage.continues());
+        let mut draws = device.map(|_| seeds::Draws::new(seeds::next(), continues));
         let mut boundary = input;
         for (index, stage) in self.stages.iter().enumerate() {
             let run = |input| stage.run(Mode::Plain, Default::default(), input);
-            boundary = match (device, seed) {
-                (Some(device), Some(seed)) => {
-                    let seed = seeds::of_stage(seed, index);
-                    seeds::run(device, seed, || run(boundary))?.output
-                }
+            boundary = match (device, &mut draws) {
+                (Some(device), Some(draws)) => draws.run(device, index, || run(boundary))?.output,
                 _ => run(boundary)?.output,
             };
         }

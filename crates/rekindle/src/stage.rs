@@ -72,6 +72,9 @@ pub(crate) struct Ran {
 /// A stage whose types are forgotten.
 pub(crate) trait AnyStage: Send {
     fn name(&self) -> &str;
+    /// Whether it goes on with the random numbers of the stage before it.
+    fn continues(&self) -> bool;
+    fn set_continuing(&mut self);
     /// The tracked parameters, each once. Initialises those that are not yet: initialising draws random numbers.
     fn parameters(&self) -> Parameters;
     fn run(&self, mode: Mode, strategy: TapeStrategy, input: Parts) -> Result<Ran, Error>;
@@ -108,12 +111,13 @@ pub(crate) struct StageOf<M, I, S, R, F> {
     /// What the stage reads besides its input: untracked, the same in every run.
     side: S,
     function: F,
+    continues: bool,
     types: PhantomData<fn(I) -> R>,
 }
 
 impl<M, I, S, R, F> StageOf<M, I, S, R, F> {
     pub(crate) fn new(name: String, module: M, side: S, function: F) -> Self {
-        Self { name, module, side, function, types: PhantomData }
+        Self { name, module, side, function, continues: false, types: PhantomData }
     }
 }
 
@@ -127,6 +131,14 @@ where
 {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn continues(&self) -> bool {
+        self.continues
+    }
+
+    fn set_continuing(&mut self) {
+        self.continues = true;
     }
 
     fn parameters(&self) -> Parameters {
