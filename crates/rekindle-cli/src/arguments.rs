@@ -68,6 +68,9 @@ pub(crate) struct TrainArguments {
     /// How to train: plain, balanced, store-all, full, sqrt or every-K
     #[arg(long, default_value = "every-1", value_name = "NAME")]
     pub(crate) strategy: Strategy,
+    /// Train as the activation_checkpointing section of this DeepSpeed configuration says
+    #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
+    pub(crate) deepspeed: Option<PathBuf>,
     /// How many steps to train
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
@@ -77,6 +80,9 @@ pub(crate) struct TrainArguments {
     /// How far each step goes
     #[arg(long, default_value_t = 1e-3, value_name = "RATE", allow_negative_numbers = true)]
     pub(crate) learning_rate: f64,
+    /// Watch the run: loss, memory of each step, time left; q ends it after the step
+    #[arg(long)]
+    pub(crate) tui: bool,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
@@ -95,6 +101,9 @@ pub(crate) struct VerifyArguments {
     /// What to compare with plain training: balanced, store-all, full, sqrt or every-K
     #[arg(long, default_value = "every-1", value_name = "NAME")]
     pub(crate) strategy: Strategy,
+    /// Compare what the activation_checkpointing section of this DeepSpeed configuration comes to
+    #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
+    pub(crate) deepspeed: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
@@ -117,6 +126,9 @@ pub(crate) struct BenchArguments {
         default_value = "plain,balanced,store-all,every-1,every-2,sqrt"
     )]
     pub(crate) strategies: Vec<Strategy>,
+    /// Run also what the activation_checkpointing section of this DeepSpeed configuration comes to
+    #[arg(long, value_name = "FILE")]
+    pub(crate) deepspeed: Option<PathBuf>,
     /// How many steps of each to take the median of
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use burn::optim::AdamConfig;
 use burn::tensor::Device;
-use rekindle::{Bytes, Nanos, memory};
+use rekindle::{Bytes, Nanos};
 use rekindle_models::Gpt;
 use serde::Serialize;
 
@@ -12,8 +12,10 @@ use crate::arguments::TrainArguments;
 use crate::corpus::{Batch, Corpus};
 use crate::failure::Failure;
 use crate::measure::{Comparison, build, compare, measured, median, step};
+use crate::progress::{self, Progress};
 use crate::report;
 use crate::strategy::Strategy;
+use crate::view::Limit;
 
 /// How often training is compared with plain training at the end.
 const ROUNDS: usize = 3;
@@ -36,6 +38,7 @@ struct Summary {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
+    progress::check(arguments)?;
     let size = &arguments.size;
     let config = size.config(&[arguments.strategy])?;
     let rate = arguments.learning_rate;
@@ -51,42 +54,49 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     let mut optimizer = AdamConfig::new().init();
 
     eprintln!("training {} with `{}`", size.describe(), arguments.strategy);
-    let bar = report::bar(u64::from(arguments.steps), "training");
+    let progress = Progress::start(arguments, arguments.strategy.to_string(), || {
+        // From a batch of its own: the run must not notice that it is watched.
+        let batch = Corpus::open(arguments.data.as_deref(), size.sequence, size.seed)?.batch(size, &device);
+        let bytes = measured(&model, &batch, Strategy::Plain, size.seed)?.peak;
+        Ok(Limit { name: "plain's peak", bytes })
+    })?;
     let start = Instant::now();
     let mut losses = Vec::with_capacity(arguments.steps as usize);
     for number in 0..arguments.steps {
+        progress.begin();
         let batch = corpus.batch(size, &device);
         // A seed for each step: dropout must not repeat itself, and a run must be repeatable.
         let seed = size.seed.wrapping_add(u64::from(number));
         let done = step(&model, &batch, arguments.strategy, seed)?;
         let loss = done.loss.into_scalar::<f32>();
         if !loss.is_finite() {
-            bar.abandon();
+            progress.end(true);
             return Err(Failure::failed(
                 anyhow::anyhow!("the loss is {loss} after {} steps", number + 1),
                 format!("try a smaller --learning-rate than {rate}"),
             ));
         }
         losses.push(loss);
+        let go_on = progress.ran(loss);
         model = optimizer.step(rate, model, done.gradients);
-        let tokens = f64::from(number + 1) * (size.batch * size.sequence) as f64;
-        bar.set_message(format!(
-            "loss {loss:.3}, {:.0} tokens/s, {} live",
-            tokens / start.elapsed().as_secs_f64(),
-            memory::live().unwrap_or_default()
-        ));
-        bar.inc(1);
+        if !go_on {
+            break;
+        }
     }
-    bar.finish_and_clear();
+    progress.end(false);
     let seconds = start.elapsed().as_secs_f64();
-    let tokens = f64::from(arguments.steps) * (size.batch * size.sequence) as f64;
+    let steps = losses.len() as u32;
+    if steps < arguments.steps {
+        eprintln!("ended after {steps} of {} steps", arguments.steps);
+    }
+    let tokens = f64::from(steps) * (size.batch * size.sequence) as f64;
 
     let batch = corpus.batch(size, &device);
     let against = against_plain(&model, &batch, arguments.strategy, size.seed)?;
     let summary = Summary {
         model: size.describe(),
         strategy: arguments.strategy.to_string(),
-        steps: arguments.steps,
+        steps,
         first_loss: losses.first().copied().unwrap_or_default(),
         last_loss: median(&losses[losses.len().saturating_sub(5)..]).unwrap_or_default(),
         tokens_per_second: tokens / seconds,
