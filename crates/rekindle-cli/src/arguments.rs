@@ -7,7 +7,7 @@ use rekindle::Bytes;
 use rekindle_models::GptConfig;
 use rekindle_plan::solvers::{ParseSolverError, Solver};
 
-use crate::amount::{Budget, Fraction};
+use crate::amount::{Budget, Fraction, Target};
 use crate::failure::Failure;
 use crate::strategy::Strategy;
 
@@ -22,7 +22,8 @@ Examples:
   rekindle train --data book.txt --steps 500
   rekindle verify --strategy sqrt --json
   rekindle bench
-  rekindle plan profile.json --budget 2GiB --json > plan.json
+  rekindle profile -o profile.json
+  rekindle plan profile.json --budget 30% -o plan.json
   rekindle frontier profile.json
   rekindle explain profile.json plan.json"
 )]
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Verify(VerifyArguments),
     /// Run every strategy side by side on one model: peak, time, overhead, gradients
     Bench(BenchArguments),
+    /// Measure or trace the stages of a model
+    Profile(ProfileArguments),
     /// Find the fastest plan of a profile for a budget
     Plan(PlanArguments),
     /// Judge any plan: is it legal, what is its peak, how long does it take
@@ -61,15 +64,36 @@ impl Default for Command {
 #[command(mut_arg("batch", |batch| batch.default_value("8")))]
 #[command(after_help = "\
 Examples:
-  rekindle train
-  rekindle train --data book.txt --strategy every-2 --steps 500 --seed 7
-  rekindle train --layers 24 --batch 4 --json > summary.json")]
+  rekindle train                                   a quarter of what plain training takes
+  rekindle train --budget 64MiB --data book.txt --steps 500
+  rekindle train --memory 1GiB --layers 24         weights, gradients and optimizer included
+  rekindle train --budget 30% --cache plan.json    measure and plan once
+  rekindle train --strategy every-2 --json > summary.json")]
 pub(crate) struct TrainArguments {
-    /// How to train: plain, balanced, store-all, full, sqrt or every-K
-    #[arg(long, default_value = "every-1", value_name = "NAME")]
-    pub(crate) strategy: Strategy,
-    /// Train as the activation_checkpointing section of this DeepSpeed configuration says
+    /// What the activations may take: 64MiB, 30% of what plain training takes, auto (what is free) or smallest
+    /// [default: 25%]
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["memory", "plan", "strategy"])]
+    pub(crate) budget: Option<Target>,
+    /// What all of training may take: weights, gradients, optimizer state, activations; bytes or auto
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["plan", "strategy"])]
+    pub(crate) memory: Option<Target>,
+    /// A plan from a file: what --cache wrote, or a plan (rekindle.plan/1) with its --profile
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["strategy", "cache"])]
+    pub(crate) plan: Option<PathBuf>,
+    /// The profile that --plan was made from (rekindle.profile/1)
+    #[arg(long, value_name = "FILE", requires = "plan")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Keep the measured stages and the plan in this file, and use them when it is there
     #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
+    pub(crate) cache: Option<PathBuf>,
+    /// How to train instead: plain, balanced, store-all, full, sqrt, every-K or optimal-BUDGET
+    #[arg(long, value_name = "NAME")]
+    pub(crate) strategy: Option<Strategy>,
+    /// What a plan leaves free of its budget, as a part of what it takes
+    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    pub(crate) margin: Fraction,
+    /// Train as the activation_checkpointing section of this DeepSpeed configuration says
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["budget", "memory", "plan", "cache", "strategy"])]
     pub(crate) deepspeed: Option<PathBuf>,
     /// How many steps to train
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
@@ -98,12 +122,15 @@ Examples:
 
 Exits with 1 when a gradient differs.")]
 pub(crate) struct VerifyArguments {
-    /// What to compare with plain training: balanced, store-all, full, sqrt or every-K
+    /// What to compare with plain training: balanced, store-all, full, sqrt, every-K or optimal-BUDGET
     #[arg(long, default_value = "every-1", value_name = "NAME")]
     pub(crate) strategy: Strategy,
     /// Compare what the activation_checkpointing section of this DeepSpeed configuration comes to
     #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
     pub(crate) deepspeed: Option<PathBuf>,
+    /// What a plan leaves free of its budget, as a part of what it takes
+    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    pub(crate) margin: Fraction,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
@@ -115,7 +142,7 @@ pub(crate) struct VerifyArguments {
 #[command(after_help = "\
 Examples:
   rekindle bench
-  rekindle bench --strategies plain,every-1,full --layers 8 --rounds 3
+  rekindle bench --strategies every-1,optimal-64MiB,optimal-10% --layers 8 --rounds 3
   rekindle bench --json > bench.json")]
 pub(crate) struct BenchArguments {
     /// What to run; plain always runs, to compare with
@@ -123,18 +150,50 @@ pub(crate) struct BenchArguments {
         long,
         value_delimiter = ',',
         value_name = "NAMES",
-        default_value = "plain,balanced,store-all,every-1,every-2,sqrt"
+        default_value = "plain,balanced,store-all,every-1,every-2,sqrt,optimal-50%,optimal-25%,optimal-smallest"
     )]
     pub(crate) strategies: Vec<Strategy>,
     /// Run also what the activation_checkpointing section of this DeepSpeed configuration comes to
     #[arg(long, value_name = "FILE")]
     pub(crate) deepspeed: Option<PathBuf>,
+    /// What a plan leaves free of its budget, as a part of what it takes
+    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    pub(crate) margin: Fraction,
     /// How many steps of each to take the median of
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle profile -o profile.json
+  rekindle profile --layers 48 --sequence 512 --runs 5 --json
+  rekindle profile | head -30")]
+pub(crate) struct ProfileArguments {
+    /// Which model
+    #[arg(long, value_name = "NAME", default_value = "gpt", value_parser = ["gpt"])]
+    pub(crate) model: String,
+    /// Run each stage a few times here [default]
+    #[arg(long, conflicts_with = "trace")]
+    pub(crate) measure: bool,
+    /// Run nothing: sizes and times from the operations of each stage
+    #[arg(long)]
+    pub(crate) trace: bool,
+    /// How often each stage runs; the median counts
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "trace")]
+    pub(crate) runs: u16,
+    #[command(flatten)]
+    pub(crate) size: Size,
+    /// Write the profile to a file (rekindle.profile/1)
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print the profile as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -319,7 +378,7 @@ impl Size {
         }
         for strategy in strategies {
             if let Strategy::Rule(rule) = strategy
-                && let Err(error) = rule.actions(self.layers)
+                && let Err(error) = rule.actions(self.stages())
             {
                 return Err(Failure::request(error, "choose another strategy, or fewer --layers"));
             }
@@ -343,6 +402,11 @@ impl Size {
         let weights = layers * 12 * width * width + (2 * vocabulary + sequence) * width;
         let activations = batch * sequence * (2 * width + heads * sequence + vocabulary);
         4 * (4 * weights + activations)
+    }
+
+    /// The embedding, the blocks, and the head with the loss.
+    pub(crate) fn stages(&self) -> usize {
+        self.layers.saturating_add(2)
     }
 
     /// What people read in a result.

@@ -24,7 +24,7 @@ const REFUSED: [Refused; 4] = [
     Refused {
         key: "partition_activations",
         reason: "splits checkpoints over the ranks of a model, and this command trains on one",
-        instead: "set it to false; on one rank, `--strategy full` takes the least memory",
+        instead: "set it to false; `--budget smallest` takes the least memory on one rank",
     },
     Refused {
         key: "cpu_checkpointing",
@@ -40,7 +40,7 @@ const REFUSED: [Refused; 4] = [
     Refused {
         key: "profile",
         reason: "logs the time of every checkpoint, which training does not do here",
-        instead: "set it to false; `rekindle bench` measures strategies, `TraceHandle` your own regions",
+        instead: "set it to false; `rekindle profile` measures the forward and the backward of every stage",
     },
 ];
 

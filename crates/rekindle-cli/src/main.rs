@@ -14,11 +14,14 @@ mod graph;
 mod measure;
 mod nearest;
 mod plan;
+mod planning;
+mod profile;
 mod progress;
 mod report;
 mod screen;
 mod simulate;
 mod strategy;
+mod totals;
 mod train;
 mod verify;
 mod view;
@@ -50,22 +53,23 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Train(mut arguments) => {
             if let Some(file) = &arguments.deepspeed {
-                arguments.strategy = deepspeed::strategy(file, arguments.size.layers)?;
+                arguments.strategy = Some(deepspeed::strategy(file, arguments.size.stages())?);
             }
             train::run(&arguments)
         }
         Command::Verify(mut arguments) => {
             if let Some(file) = &arguments.deepspeed {
-                arguments.strategy = deepspeed::strategy(file, arguments.size.layers)?;
+                arguments.strategy = deepspeed::strategy(file, arguments.size.stages())?;
             }
             verify::run(&arguments)
         }
         Command::Bench(mut arguments) => {
             if let Some(file) = &arguments.deepspeed {
-                arguments.strategies.push(deepspeed::strategy(file, arguments.size.layers)?);
+                arguments.strategies.push(deepspeed::strategy(file, arguments.size.stages())?);
             }
             bench::run(&arguments)
         }
+        Command::Profile(arguments) => profile::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Frontier(arguments) => frontier::run(&arguments),

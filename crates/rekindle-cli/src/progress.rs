@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use indicatif::ProgressBar;
-use rekindle::memory;
+use rekindle::{Bytes, memory};
 
 use crate::arguments::TrainArguments;
 use crate::failure::Failure;
@@ -51,7 +51,7 @@ impl Progress {
     }
 
     /// A step begins.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin(&mut self) {
         if let Self::Live(screen) = self {
             screen.begin();
         }
@@ -72,6 +72,15 @@ impl Progress {
                 true
             }
         }
+    }
+
+    /// The most bytes that were alive since the first step began, if nobody else resets the peak.
+    pub(crate) fn peak(&self) -> Bytes {
+        let earlier = match self {
+            Self::Line { .. } => Bytes::ZERO,
+            Self::Live(screen) => screen.earlier_peak,
+        };
+        earlier.max(memory::peak().unwrap_or_default())
     }
 
     /// The run is over. One that failed leaves its line where it stopped.

@@ -27,6 +27,8 @@ const REFRESH: Duration = Duration::from_millis(150);
 pub(crate) struct Screen {
     shared: Arc<Shared>,
     drawing: Option<JoinHandle<()>>,
+    /// The most bytes alive before this step: each step's peak is measured by itself.
+    pub(crate) earlier_peak: Bytes,
 }
 
 struct Shared {
@@ -68,7 +70,7 @@ impl Screen {
             terminal: Mutex::new(None),
             ending: AtomicBool::new(false),
         });
-        let mut screen = Self { shared: Arc::clone(&shared), drawing: None };
+        let mut screen = Self { shared: Arc::clone(&shared), drawing: None, earlier_peak: Bytes::ZERO };
         let ours = Arc::clone(&shared);
         let theirs = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
@@ -88,7 +90,8 @@ impl Screen {
     }
 
     /// A step begins.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn begin(&mut self) {
+        self.earlier_peak = self.earlier_peak.max(memory::peak().unwrap_or_default());
         memory::reset_peak();
         self.shared.run().before = alive();
     }

@@ -29,7 +29,7 @@ const TYPICAL: &str = r#"{
     "partition_activations": false,
     "cpu_checkpointing": false,
     "contiguous_memory_optimization": false,
-    "number_checkpoints": 2,
+    "number_checkpoints": 3,
     "synchronize_checkpoint_boundary": true,
     "profile": false
   }

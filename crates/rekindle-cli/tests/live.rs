@@ -12,8 +12,21 @@ use std::time::{Duration, Instant};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
-const TINY: [&str; 12] =
-    ["train", "--tui", "--layers", "3", "--width", "16", "--heads", "2", "--sequence", "16", "--batch", "2"];
+const TINY: [&str; 13] = [
+    "train",
+    "--tui",
+    "--strategy=every-1",
+    "--layers",
+    "3",
+    "--width",
+    "16",
+    "--heads",
+    "2",
+    "--sequence",
+    "16",
+    "--batch",
+    "2",
+];
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
 

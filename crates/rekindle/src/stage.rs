@@ -2,6 +2,7 @@
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
@@ -78,6 +79,14 @@ pub(crate) trait AnyStage: Send {
     fn side_is_tracked(&self) -> bool;
     /// Whether the next taped run is one to look at more closely: the first of this stage, and one in 256 after.
     fn is_due(&self) -> bool;
+    /// A number that is the same for stages of the same code on modules of the same sizes and settings.
+    fn kind(&self) -> u64;
+    /// A number over everything its module is set to, but for its parameters. The same in every run of the program.
+    fn settings(&self) -> String;
+    /// The tensors it reads besides its input.
+    fn side(&self) -> Parts;
+    /// Every parameter, trained or not, in the order of the module.
+    fn describe_parameters(&self) -> Vec<String>;
     /// Counts a taped run that was in order. One that was not leaves the stage due.
     fn count_run(&self);
 }
@@ -181,6 +190,44 @@ where
         side.tensors.iter().any(AnyTensor::is_tracked)
     }
 
+    fn kind(&self) -> u64 {
+        let mut hash = std::hash::DefaultHasher::new();
+        TypeId::of::<(M, F)>().hash(&mut hash);
+        self.settings().hash(&mut hash);
+        self.describe_parameters().hash(&mut hash);
+        hash.finish()
+    }
+
+    fn settings(&self) -> String {
+        let text = without_identity(&format!("{:?}", self.module));
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
+    }
+
+    fn side(&self) -> Parts {
+        Parts::of(self.side.clone())
+    }
+
+    fn describe_parameters(&self) -> Vec<String> {
+        #[derive(Default)]
+        struct Describe(Vec<String>);
+        impl ModuleVisitor for Describe {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let value = param.val();
+                let tracked = if value.is_tracked() { "" } else { " frozen" };
+                self.0.push(format!("{}{tracked}", AnyTensor::from(value).describe()));
+            }
+            fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, burn::tensor::Int>>) {
+                self.0.push(AnyTensor::from(param.val()).describe());
+            }
+            fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, burn::tensor::Bool>>) {
+                self.0.push(AnyTensor::from(param.val()).describe());
+            }
+        }
+        let mut describe = Describe::default();
+        self.module.visit(&mut describe);
+        describe.0
+    }
+
     fn is_due(&self) -> bool {
         let runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (TypeId::of::<(M, F)>(), self.name.clone());
@@ -192,6 +239,36 @@ where
         let key = (TypeId::of::<(M, F)>(), self.name.clone());
         *runs.entry(key).or_insert(0) += 1;
     }
+}
+
+/// A module's debug text without what tells it from its like: the names of its parameters, and running statistics.
+fn without_identity(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = ["Param: ", "RunningState {"].iter().filter_map(|mark| rest.find(mark)).min() {
+        kept.push_str(&rest[..start]);
+        rest = &rest[start..];
+        let end = match rest.starts_with("Param: ") {
+            true => rest["Param: ".len()..].find(' ').map(|end| end + "Param: ".len()),
+            false => closing(rest),
+        };
+        rest = &rest[end.unwrap_or(rest.len())..];
+    }
+    kept.push_str(rest);
+    kept
+}
+
+/// Where the first brace of `text` is closed.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 0usize;
+    text.char_indices().find_map(|(index, character)| {
+        match character {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => return None,
+        }
+        (depth == 0).then_some(index + 1)
+    })
 }
 
 /// How often each stage was taped in its first run, by its module, function and name.
