@@ -25,7 +25,8 @@ Examples:
   rekindle profile -o profile.json
   rekindle plan profile.json --budget 30% -o plan.json
   rekindle frontier profile.json
-  rekindle explain profile.json plan.json"
+  rekindle explain profile.json plan.json
+  rekindle report --budget 25% -o report.html"
 )]
 pub(crate) struct Arguments {
     /// What to do; `train` when nothing is said.
@@ -51,6 +52,8 @@ pub(crate) enum Command {
     Frontier(FrontierArguments),
     /// Tell what a plan keeps, where, why, and what sets its peak
     Explain(ExplainArguments),
+    /// Write one HTML page: memory over the step, plan, frontier, predicted against measured
+    Report(ReportArguments),
 }
 
 impl Default for Command {
@@ -173,7 +176,7 @@ pub(crate) struct BenchArguments {
 #[command(after_help = "\
 Examples:
   rekindle profile -o profile.json
-  rekindle profile --layers 48 --sequence 512 --runs 5 --json
+  rekindle profile --layers 48 --sequence 512 --runs 9 --json
   rekindle profile | head -30")]
 pub(crate) struct ProfileArguments {
     /// Which model
@@ -186,7 +189,7 @@ pub(crate) struct ProfileArguments {
     #[arg(long)]
     pub(crate) trace: bool,
     /// How often each stage runs; the median counts
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "trace")]
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "trace")]
     pub(crate) runs: u16,
     #[command(flatten)]
     pub(crate) size: Size,
@@ -312,6 +315,39 @@ pub(crate) struct SimulateArguments {
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle report --budget 25% -o report.html          measure, plan and run the default model
+  rekindle report plan.json                            what `rekindle train --cache plan.json` kept
+  rekindle report profile.json --plan plan.json --svg
+
+A page from files shows what is predicted; a page of a run shows what was measured as well.")]
+pub(crate) struct ReportArguments {
+    /// What `rekindle train --cache` wrote, or a profile together with --plan; a model is measured without it
+    pub(crate) file: Option<PathBuf>,
+    /// The plan that belongs to the profile (rekindle.plan/1)
+    #[arg(long, value_name = "FILE", requires = "file")]
+    pub(crate) plan: Option<PathBuf>,
+    /// Which model to measure
+    #[arg(long, value_name = "NAME", default_value = "gpt", value_parser = ["gpt"], conflicts_with = "file")]
+    pub(crate) model: String,
+    /// What its activations may take: 64MiB, 30% of what plain training takes, auto or smallest [default: 25%]
+    #[arg(long, value_name = "BYTES", conflicts_with = "file")]
+    pub(crate) budget: Option<Target>,
+    /// What a plan leaves free of its budget, as a part of what it takes
+    #[arg(long, value_name = "PERCENT", default_value = "2%", conflicts_with = "file")]
+    pub(crate) margin: Fraction,
+    #[command(flatten)]
+    pub(crate) size: Size,
+    /// Where the page goes
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    pub(crate) output: PathBuf,
+    /// Write each figure as an SVG file beside the page, for papers
+    #[arg(long)]
+    pub(crate) svg: bool,
 }
 
 /// The size of the model and of a step: the 24-block GPT that figures are given for, and a quicker one to train.

@@ -13,6 +13,7 @@ mod frontier;
 mod graph;
 mod measure;
 mod nearest;
+mod page;
 mod plan;
 mod planning;
 mod profile;
@@ -74,5 +75,6 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Frontier(arguments) => frontier::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
+        Command::Report(arguments) => page::run(&arguments),
     }
 }

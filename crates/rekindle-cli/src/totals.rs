@@ -41,8 +41,37 @@ pub(crate) fn parameter_bytes(model: &Gpt) -> Bytes {
     Bytes::new(sizes.0)
 }
 
-/// What training holds beside its steps: the weights and the optimizer's state, which is measured by taking one step on
-/// a copy.
+/// What the optimizer takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Optimizer {
+    /// What it keeps from step to step.
+    pub(crate) state: Bytes,
+    /// What training takes at most while it updates the weights.
+    pub(crate) updating: Bytes,
+}
+
+impl Optimizer {
+    /// Takes one step on a copy of the model.
+    pub(crate) fn measure(model: &Gpt, batch: &GptBatch, seed: u64) -> Result<Self, Failure> {
+        let bar = report::spinner("measuring the optimizer");
+        // The rule that needs little memory and little time.
+        let gradients = step(model, batch, &Ready::Rule(Rule::EVERY_ONE), seed)?.gradients;
+        let mut optimizer = AdamConfig::new().init();
+        let before = memory::live().unwrap_or_default();
+        memory::reset_peak();
+        let updated = optimizer.step(1e-3, model.clone(), gradients);
+        let peak = memory::peak().unwrap_or_default().saturating_sub(before);
+        drop(updated);
+        let weights = parameter_bytes(model);
+        // The gradients, as large as the weights, were there before and are gone.
+        let after = Bytes::new(memory::live().unwrap_or_default().get() + weights.get());
+        bar.finish_and_clear();
+        drop(optimizer);
+        Ok(Self { state: after.saturating_sub(before), updating: Bytes::new(weights.get() * 2 + peak.get()) })
+    }
+}
+
+/// What training holds beside its steps: the weights and the optimizer's state.
 ///
 /// Refused when the optimizer alone needs more than there is.
 pub(crate) fn held_by_training(
@@ -51,23 +80,7 @@ pub(crate) fn held_by_training(
     batch: &GptBatch,
     seed: u64,
 ) -> Result<Bytes, Failure> {
-    let bar = report::spinner("measuring the optimizer");
-    // The rule that needs little memory and little time.
-    let gradients = step(model, batch, &Ready::Rule(Rule::EVERY_ONE), seed)?.gradients;
-    let mut optimizer = AdamConfig::new().init();
-    let before = memory::live().unwrap_or_default();
-    memory::reset_peak();
-    let updated = optimizer.step(1e-3, model.clone(), gradients);
-    let peak = memory::peak().unwrap_or_default().saturating_sub(before);
-    drop(updated);
-    let weights = parameter_bytes(model);
-    // The gradients, as large as the weights, were there before and are gone.
-    let after = Bytes::new(memory::live().unwrap_or_default().get() + weights.get());
-    let state = after.saturating_sub(before);
-    drop(optimizer);
-    bar.finish_and_clear();
-    let held = Bytes::new(weights.get() + state.get());
-    let updating = Bytes::new(weights.get() * 2 + peak.get());
+    let Optimizer { state, updating } = Optimizer::measure(model, batch, seed)?;
     match target {
         Target::Bytes(all) if all < updating => Err(Failure::request(
             anyhow::anyhow!(
@@ -77,10 +90,10 @@ pub(crate) fn held_by_training(
         )),
         // What is free is free beside the weights, which are there already.
         Target::Free => Ok(state),
-        Target::Part(_) => Err(Failure::request(
-            anyhow::anyhow!("--memory is a part of something, expected bytes or auto"),
-            "give --memory 1GiB, or --budget 25% for a part of what plain training's steps take",
+        Target::Bytes(_) => Ok(Bytes::new(parameter_bytes(model).get() + state.get())),
+        Target::Part(_) | Target::Smallest => Err(Failure::request(
+            anyhow::anyhow!("--memory is `{target}`, expected bytes or auto"),
+            "give --memory 1GiB, or --budget 25% for a part of what the steps of plain training take",
         )),
-        _ => Ok(held),
     }
 }

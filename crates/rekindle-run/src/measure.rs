@@ -48,7 +48,7 @@ pub struct Measuring {
 
 impl Default for Measuring {
     fn default() -> Self {
-        Self { runs: 3, options: true }
+        Self { runs: 5, options: true }
     }
 }
 
@@ -117,7 +117,7 @@ pub enum MeasureError<E: std::error::Error + 'static> {
 
 /// Measures the stages of `engine`, from the region's `input` on. `progress` is called before each stage that is run.
 ///
-/// Sizes are the largest of all runs and times their medians. The gradients that a run leaves are let go of.
+/// Times are medians, and workspace is the most of all runs. The gradients that a run leaves are let go of.
 ///
 /// ```
 /// use rekindle_plan::{Bytes, Profile, StageProfile};
@@ -221,12 +221,12 @@ fn measure_stage<E: Measurable>(
     let own = taped_runs(engine, stage, None, input, measuring)?;
     let names = if measuring.options { engine.options(stage) } else { Vec::new() };
     let mut options = Vec::with_capacity(names.len());
-    let mut backward_extra = own.backward.extra;
-    let mut forward_extra = own.forward.extra;
+    let mut backward_extra = own.backward.extra();
+    let mut forward_extra = own.forward.extra();
     for name in names {
         let taped = taped_runs(engine, stage, Some(&name), input, measuring)?;
-        forward_extra = forward_extra.max(taped.forward.extra);
-        backward_extra = backward_extra.max(taped.backward.extra);
+        forward_extra = forward_extra.max(taped.forward.extra());
+        backward_extra = backward_extra.max(taped.backward.extra());
         options.push(TapeOption {
             name,
             tape_bytes: Bytes::new(taped.tape).max(output_bytes),
@@ -244,7 +244,9 @@ fn measure_stage<E: Measurable>(
             tape_bytes: Bytes::new(own.tape).max(output_bytes),
             forward_ns: Nanos::new(forward_ns),
             backward_ns: own.backward.median(),
-            forward_extra_bytes: Bytes::new(forward_extra.max(free.extra.saturating_sub(output_bytes.get()))),
+            forward_extra_bytes: Bytes::new(
+                forward_extra.max(free.extra().saturating_sub(output_bytes.get())),
+            ),
             backward_extra_bytes: Bytes::new(backward_extra.saturating_sub(mine)),
             gradient_bytes: (own.gradient != output_bytes.get()).then(|| Bytes::new(own.gradient)),
             options,
@@ -257,9 +259,9 @@ fn measure_stage<E: Measurable>(
 
 /// A stage forth and back with its tape.
 struct TapedRuns {
-    /// The most its tape took.
+    /// What its tape took.
     tape: u64,
-    /// The most the gradient of its output took.
+    /// What the gradient of its output took.
     gradient: u64,
     forward: Runs,
     backward: Runs,
@@ -273,20 +275,30 @@ fn taped_runs<E: Measurable>(
     measuring: Measuring,
 ) -> Result<TapedRuns, Stop<E::Error>> {
     let mut runs = TapedRuns { tape: 0, gradient: 0, forward: Runs::default(), backward: Runs::default() };
+    let (mut tapes, mut gradients) = (Vec::new(), Vec::new());
     for run in 0..=measuring.runs {
         let read = input.clone();
         let ((tape, made), mut taken) = watch(engine, |engine| engine.tape(stage, option, read))?;
-        runs.tape = runs.tape.max(taken.left);
-        taken.extra = taken.extra.saturating_sub(taken.left);
+        let with_output = taken.left;
+        taken.extra = taken.extra.saturating_sub(std::mem::take(&mut taken.left));
         runs.forward.note(run, taken);
         let (gradient, taken) = watch(engine, |engine| engine.some_gradient(&made))?;
-        runs.gradient = runs.gradient.max(taken.left);
+        if run > 0 {
+            tapes.push(with_output);
+            gradients.push(taken.left);
+        }
+        // A tape that does not need the output lets it go. Plans count it as part of the tape all the same, so that
+        // much of what the backward needs is there already.
+        let held = engine.live_bytes().unwrap_or_default();
         drop(made);
-        let (gradient, taken) = watch(engine, |engine| engine.backward(stage, tape, gradient))?;
+        let released = held.saturating_sub(engine.live_bytes().unwrap_or_default());
+        let (gradient, mut taken) = watch(engine, |engine| engine.backward(stage, tape, gradient))?;
+        taken.extra = taken.extra.saturating_sub(released.get());
         runs.backward.note(run, taken);
         drop(gradient);
         engine.forget_gradients();
     }
+    (runs.tape, runs.gradient) = (median(&tapes), median(&gradients));
     Ok(runs)
 }
 
@@ -320,23 +332,29 @@ fn watch<E: Measurable, T>(
 #[derive(Default)]
 struct Runs {
     times: Vec<u64>,
-    /// The most that was needed beyond what stays.
-    extra: u64,
+    /// The most above what was there before, and what was left of it.
+    extras: Vec<(u64, u64)>,
 }
 
 impl Runs {
-    /// The first run warms up: its memory counts, its time does not.
+    /// Counts a run, but for the first: it warms up, and what it allocates for good is no stage's.
     fn note(&mut self, run: usize, taken: Taken) {
-        self.extra = self.extra.max(taken.extra);
         if run > 0 {
+            self.extras.push((taken.extra, taken.left));
             self.times.push(taken.time);
         }
     }
 
     fn median(&self) -> Nanos {
-        let mut times = self.times.clone();
-        times.sort_unstable();
-        Nanos::new(times.get(times.len() / 2).copied().unwrap_or(0))
+        Nanos::new(median(&self.times))
+    }
+
+    /// The most that any run needed: how much depends on how many threads work at once. What a thread allocates for
+    /// good when it works for the first time is left over, and does not count.
+    fn extra(&self) -> u64 {
+        let usual = self.extras.iter().map(|(_, left)| *left).min().unwrap_or(0);
+        let most = self.extras.iter().map(|(extra, left)| extra.saturating_sub(left - usual));
+        most.max().unwrap_or(0)
     }
 
     fn spread(&self) -> f64 {
@@ -346,4 +364,11 @@ impl Runs {
             _ => 0.0,
         }
     }
+}
+
+/// The one in the middle, the upper of two; 0 of none.
+fn median(values: &[u64]) -> u64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0)
 }

@@ -80,11 +80,11 @@ impl Budget {
             Amount::Bytes(bytes) => bytes,
             Amount::OfPlain(part) => {
                 let plain = Plan::by_rule(profile, Rule::StoreAll, None)?.predicted.peak_bytes;
-                Bytes::new((plain.get() as f64 * part) as u64)
+                Bytes::new((with_margin(profile, plain, 0.0).get() as f64 * part) as u64)
             }
             Amount::Smallest => {
                 let smallest = optimal::smallest_budget(profile).map_err(Error::NoPlan)?;
-                return Ok(with_margin(smallest, margin));
+                return Ok(with_margin(profile, smallest, margin));
             }
             Amount::Free => {
                 let free = memory::free().ok_or(Error::NothingKnownFree)?;
@@ -95,13 +95,23 @@ impl Budget {
     }
 }
 
-/// The least budget that leaves `bytes` when the margin is taken off.
-pub(crate) fn with_margin(bytes: Bytes, margin: f64) -> Bytes {
-    match margin > 0.0 {
+/// What Burn's graphs and our own lists take for a stage: nodes, handles, names. A dozen kibibytes on a model of small
+/// stages, and nothing to speak of on a large one.
+const BOOKKEEPING: u64 = 12 << 10;
+
+/// What is left of a budget for the profile's own bytes once bookkeeping is taken off.
+pub(crate) fn without_bookkeeping(profile: &Profile, budget: Bytes) -> Bytes {
+    budget.saturating_sub(Bytes::new(BOOKKEEPING * profile.stages().len() as u64))
+}
+
+/// The least budget that leaves `bytes` when the margin and the bookkeeping are taken off.
+pub(crate) fn with_margin(profile: &Profile, bytes: Bytes, margin: f64) -> Bytes {
+    let bytes = match margin > 0.0 {
         // A few bytes more than the product: it is rounded, and the margin is never too small.
-        true => Bytes::new((bytes.get() as f64 * (1.0 + margin) * (1.0 + 1e-9)) as u64 + 2),
-        false => bytes,
-    }
+        true => (bytes.get() as f64 * (1.0 + margin) * (1.0 + 1e-9)) as u64 + 2,
+        false => bytes.get(),
+    };
+    Bytes::new(bytes + BOOKKEEPING * profile.stages().len() as u64)
 }
 
 impl fmt::Display for Budget {

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use rekindle_plan::solvers::Solver;
-use rekindle_plan::{Action, Profile, Request, SolveError};
+use rekindle_plan::{Action, Bytes, Profile, Request, SolveError};
 use rekindle_run::{Measurement, Measuring};
 
-use crate::budget::with_margin;
+use crate::budget::{with_margin, without_bookkeeping};
 use crate::{Budget, Error, Planned, Staged};
 
 /// Plans a model for a budget: measures its stages on `sample`, and finds the fastest plan within the budget.
@@ -47,7 +47,7 @@ pub struct Planner<'a> {
     progress: Box<dyn FnMut(usize, &str) + 'a>,
 }
 
-/// What is left free of a budget for what no profile sees: nodes of graphs, an allocator's own lists.
+/// What is left free of a budget for what turns out larger than it was when it was measured.
 const MARGIN: f64 = 0.02;
 
 impl<'a> Planner<'a> {
@@ -138,9 +138,11 @@ impl<'a> Planner<'a> {
         if let Some(cached) = cached.filter(|cached| cached.budget_bytes() == Some(budget)) {
             return Ok(cached);
         }
-        let request = Request { budget_bytes: Some(budget), margin: self.margin, ..Request::default() };
+        let usable = without_bookkeeping(&profile, budget);
+        let request = Request { budget_bytes: Some(usable), margin: self.margin, ..Request::default() };
         let plan = self.solver.solve(&profile, &request);
-        let plan = plan.map_err(|error| too_small(error, self.solver, &profile, &request))?;
+        let mut plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, self.margin))?;
+        plan.budget_bytes = Some(budget);
         let planned = Planned::new(description, profile, plan, noise)?;
         if let Some(path) = &self.cache {
             planned.save(path)?;
@@ -150,7 +152,7 @@ impl<'a> Planner<'a> {
 }
 
 /// Says which budget would do, and what takes so much there.
-fn too_small(error: SolveError, solver: Solver, profile: &Profile, request: &Request) -> Error {
+fn too_small(error: SolveError, solver: Solver, profile: &Profile, budget: Bytes, margin: f64) -> Error {
     let SolveError::BudgetTooSmall { smallest_bytes, .. } = error else { return Error::NoPlan(error) };
     let smallest = solver.solve(profile, &Request::new(smallest_bytes));
     let simulation = smallest.ok().and_then(|plan| Some((plan.judge(profile).ok()?.1, plan)));
@@ -163,9 +165,5 @@ fn too_small(error: SolveError, solver: Solver, profile: &Profile, request: &Req
             simulation.peak_tensors.iter().take(2).map(|live| format!("{} ({})", live.what, live.bytes));
         format!("`{action}` (`{name}`) with {}", most.collect::<Vec<_>>().join(" and "))
     });
-    Error::BudgetTooSmall {
-        budget: request.budget_bytes.unwrap_or_default(),
-        smallest: with_margin(smallest_bytes, request.margin),
-        set_by,
-    }
+    Error::BudgetTooSmall { budget, smallest: with_margin(profile, smallest_bytes, margin), set_by }
 }

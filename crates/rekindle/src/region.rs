@@ -394,7 +394,10 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             tensors(&parameters.tracked);
             tensors(&stage.side().tensors);
         }
-        self.stages.iter().for_each(|stage| stage.name().hash(&mut hash));
+        // Another model of the same sizes may be set differently.
+        for (stage, parameters) in self.stages.iter().zip(parameters) {
+            (stage.name(), &parameters.ids).hash(&mut hash);
+        }
         hash.finish()
     }
 

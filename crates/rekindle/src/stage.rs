@@ -95,6 +95,8 @@ pub(crate) trait AnyStage: Send {
 #[derive(Default)]
 pub(crate) struct Parameters {
     pub(crate) tracked: Vec<AnyTensor>,
+    /// Which parameters these are.
+    pub(crate) ids: Vec<ParamId>,
     /// Where the first of its tensors is.
     pub(crate) device: Option<Device>,
     pub(crate) autodiff: bool,
@@ -309,6 +311,7 @@ impl ModuleVisitor for FindTracked {
         if value.is_tracked() && !self.seen.contains(&param.id) {
             self.seen.push(param.id);
             self.found.tracked.push(value.into());
+            self.found.ids.push(param.id);
         }
     }
 }
