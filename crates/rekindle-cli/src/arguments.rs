@@ -95,6 +95,9 @@ pub(crate) struct TrainArguments {
     /// What a plan leaves free of its budget, as a part of what it takes
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub(crate) margin: Fraction,
+    /// Train as the activation_checkpointing section of this DeepSpeed configuration says
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["budget", "memory", "plan", "cache", "strategy"])]
+    pub(crate) deepspeed: Option<PathBuf>,
     /// How many steps to train
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
@@ -104,6 +107,9 @@ pub(crate) struct TrainArguments {
     /// How far each step goes
     #[arg(long, default_value_t = 1e-3, value_name = "RATE", allow_negative_numbers = true)]
     pub(crate) learning_rate: f64,
+    /// Watch the run: loss, memory of each step, time left; q ends it after the step
+    #[arg(long)]
+    pub(crate) tui: bool,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
@@ -122,6 +128,9 @@ pub(crate) struct VerifyArguments {
     /// What to compare with plain training: balanced, store-all, full, sqrt, every-K or optimal-BUDGET
     #[arg(long, default_value = "every-1", value_name = "NAME")]
     pub(crate) strategy: Strategy,
+    /// Compare what the activation_checkpointing section of this DeepSpeed configuration comes to
+    #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
+    pub(crate) deepspeed: Option<PathBuf>,
     /// What a plan leaves free of its budget, as a part of what it takes
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub(crate) margin: Fraction,
@@ -147,6 +156,9 @@ pub(crate) struct BenchArguments {
         default_value = "plain,balanced,store-all,every-1,every-2,sqrt,optimal-50%,optimal-25%,optimal-smallest"
     )]
     pub(crate) strategies: Vec<Strategy>,
+    /// Run also what the activation_checkpointing section of this DeepSpeed configuration comes to
+    #[arg(long, value_name = "FILE")]
+    pub(crate) deepspeed: Option<PathBuf>,
     /// What a plan leaves free of its budget, as a part of what it takes
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub(crate) margin: Fraction,
@@ -402,7 +414,7 @@ impl Size {
         }
         for strategy in strategies {
             if let Strategy::Rule(rule) = strategy
-                && let Err(error) = rule.actions(self.layers + 2)
+                && let Err(error) = rule.actions(self.stages())
             {
                 return Err(Failure::request(error, "choose another strategy, or fewer --layers"));
             }
@@ -426,6 +438,11 @@ impl Size {
         let weights = layers * 12 * width * width + (2 * vocabulary + sequence) * width;
         let activations = batch * sequence * (2 * width + heads * sequence + vocabulary);
         4 * (4 * weights + activations)
+    }
+
+    /// The embedding, the blocks, and the head with the loss.
+    pub(crate) fn stages(&self) -> usize {
+        self.layers.saturating_add(2)
     }
 
     /// What people read in a result.

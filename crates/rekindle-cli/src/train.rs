@@ -13,9 +13,11 @@ use crate::corpus::Corpus;
 use crate::failure::Failure;
 use crate::measure::{Comparison, build, compare, measured, median, step};
 use crate::planning::{self, Known, Planning};
+use crate::progress::{self, Progress};
 use crate::report;
 use crate::strategy::{Ready, Strategy};
 use crate::totals::{Totals, held_by_training, parameter_bytes};
+use crate::view::Limit;
 
 /// How often training is compared with plain training at the end.
 const ROUNDS: usize = 3;
@@ -63,6 +65,7 @@ fn strategy(arguments: &TrainArguments) -> Strategy {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
+    progress::check(arguments)?;
     let size = &arguments.size;
     let strategy = strategy(arguments);
     let config = size.config(&[strategy])?;
@@ -109,37 +112,46 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             report::signed_percent(over)
         );
     }
-    let bar = report::bar(u64::from(arguments.steps), "training");
+    let mut progress = Progress::start(arguments, name.clone(), || match ready.budget_bytes() {
+        Some(bytes) => Ok(Limit { name: "the budget", bytes }),
+        None => {
+            let bytes = measured(&model, &sample, &Ready::Plain, size.seed)?.peak;
+            Ok(Limit { name: "plain's peak", bytes })
+        }
+    })?;
     let start = Instant::now();
     let mut losses = Vec::with_capacity(arguments.steps as usize);
     memory::reset_peak();
     for number in 0..arguments.steps {
+        progress.begin();
         let batch = corpus.batch(size, &device);
         // A seed for each step: dropout must not repeat itself, and a run must be repeatable.
         let seed = size.seed.wrapping_add(u64::from(number));
         let done = step(&model, &batch, &ready, seed)?;
         let loss = done.loss.into_scalar::<f32>();
         if !loss.is_finite() {
-            bar.abandon();
+            progress.end(true);
             return Err(Failure::failed(
                 anyhow::anyhow!("the loss is {loss} after {} steps", number + 1),
                 format!("try a smaller --learning-rate than {rate}"),
             ));
         }
         losses.push(loss);
+        let go_on = progress.ran(loss);
         model = optimizer.step(rate, model, done.gradients);
-        let tokens = f64::from(number + 1) * (size.batch * size.sequence) as f64;
-        bar.set_message(format!(
-            "loss {loss:.3}, {:.0} tokens/s, {} live",
-            tokens / start.elapsed().as_secs_f64(),
-            memory::live().unwrap_or_default()
-        ));
-        bar.inc(1);
+        if !go_on {
+            break;
+        }
     }
-    bar.finish_and_clear();
+    let training_peak = progress.peak();
+    progress.end(false);
     let seconds = start.elapsed().as_secs_f64();
-    let tokens = f64::from(arguments.steps) * (size.batch * size.sequence) as f64;
-    let training_peak = memory::peak().unwrap_or_default().saturating_sub(empty);
+    let steps = losses.len() as u32;
+    if steps < arguments.steps {
+        eprintln!("ended after {steps} of {} steps", arguments.steps);
+    }
+    let tokens = f64::from(steps) * (size.batch * size.sequence) as f64;
+    let training_peak = training_peak.saturating_sub(empty);
     // What is gone with the optimizer was its own.
     let held = memory::live().unwrap_or_default();
     drop(optimizer);
@@ -154,7 +166,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     let summary = Summary {
         model: size.describe(),
         strategy: name,
-        steps: arguments.steps,
+        steps,
         first_loss: losses.first().copied().unwrap_or_default(),
         last_loss: median(&losses[losses.len().saturating_sub(5)..]).unwrap_or_default(),
         tokens_per_second: tokens / seconds,
