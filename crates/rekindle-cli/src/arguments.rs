@@ -8,6 +8,7 @@ use rekindle_models::GptConfig;
 use rekindle_plan::solvers::{ParseSolverError, Solver};
 
 use crate::amount::{Budget, Fraction, Target};
+use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::strategy::Strategy;
 
@@ -98,6 +99,9 @@ pub(crate) struct TrainArguments {
     /// Train as the activation_checkpointing section of this DeepSpeed configuration says
     #[arg(long, value_name = "FILE", conflicts_with_all = ["budget", "memory", "plan", "cache", "strategy"])]
     pub(crate) deepspeed: Option<PathBuf>,
+    /// What a stage of a plan is: a block, or a part of one
+    #[arg(long, value_enum, default_value = "parts", value_name = "CUT", conflicts_with_all = ["strategy", "plan"])]
+    pub(crate) cut: Cut,
     /// How many steps to train
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
@@ -182,6 +186,9 @@ pub(crate) struct ProfileArguments {
     /// Which model
     #[arg(long, value_name = "NAME", default_value = "gpt", value_parser = ["gpt"])]
     pub(crate) model: String,
+    /// What a stage of a plan is: a block, or a part of one
+    #[arg(long, value_enum, default_value = "parts", value_name = "CUT")]
+    pub(crate) cut: Cut,
     /// Run each stage a few times here [default]
     #[arg(long, conflicts_with = "trace")]
     pub(crate) measure: bool,
@@ -334,6 +341,9 @@ pub(crate) struct ReportArguments {
     /// Which model to measure
     #[arg(long, value_name = "NAME", default_value = "gpt", value_parser = ["gpt"], conflicts_with = "file")]
     pub(crate) model: String,
+    /// What a stage of a plan is: a block, or a part of one
+    #[arg(long, value_enum, default_value = "parts", value_name = "CUT", conflicts_with = "file")]
+    pub(crate) cut: Cut,
     /// What its activations may take: 64MiB, 30% of what plain training takes, auto or smallest [default: 25%]
     #[arg(long, value_name = "BYTES", conflicts_with = "file")]
     pub(crate) budget: Option<Target>,

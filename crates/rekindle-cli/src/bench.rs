@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::arguments::BenchArguments;
 use crate::corpus::Corpus;
+use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Measured, build, compare, measured, median, step};
 use crate::planning::{self, Planning};
@@ -88,13 +89,15 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     let Measured { step: expected, peak, .. } = measured(&model, &batch, &Ready::Plain, size.seed)?;
     let start = Instant::now();
     let planning = Planning { margin: arguments.margin, plain: Some(peak), held: Bytes::ZERO, cache: None };
-    let mut known = match strategies.iter().any(|strategy| strategy.runs_a_plan()) {
-        true => Some(planning::measure(&model, &batch, Measuring::default())?),
-        false => None,
+    let measure = |cut: Cut, wanted: fn(&Strategy) -> bool| match strategies.iter().any(wanted) {
+        true => planning::measure(cut.of(&model), &batch, Measuring::default()).map(Some),
+        false => Ok(None),
     };
+    let blocks = measure(Cut::Blocks, |strategy| matches!(strategy, Strategy::Rule(_)))?;
+    let mut known = measure(Cut::Parts, |strategy| matches!(strategy, Strategy::Optimal(_)))?;
     let mut runs = Vec::with_capacity(strategies.len());
     for strategy in &strategies {
-        runs.push(planning::ready(*strategy, &model, &batch, &mut known, planning)?);
+        runs.push(planning::ready(*strategy, Cut::Parts.of(&model), &batch, &mut known, planning)?);
     }
     let planning_ns = start.elapsed().into();
     for ready in &runs {
@@ -116,8 +119,12 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     }
     bar.finish_and_clear();
     let plain = rounds.first().map(|rounds| rounds.times.clone()).unwrap_or_default();
-    let profile = known.as_ref().map(|known| &known.profile);
+    let profile_of = |ready: &Ready| match ready {
+        Ready::Rule(_) => blocks.as_ref().map(|known| &known.profile),
+        _ => known.as_ref().map(|known| &known.profile),
+    };
     let rows = strategies.iter().zip(&runs).zip(rounds).map(|((strategy, ready), rounds)| {
+        let profile = profile_of(ready);
         let predicted = profile.and_then(|profile| ready.predicted(profile));
         let ratios = rounds.times.iter().zip(&plain).map(|(time, plain)| time.ratio(*plain));
         Row {
@@ -137,7 +144,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
         model: size.describe(),
         rounds: arguments.rounds,
         planning_ns,
-        noise: known.as_ref().map_or(0.0, |known| known.noise),
+        noise: [&blocks, &known].into_iter().flatten().map(|known| known.noise).fold(0.0, f64::max),
         rows: rows.collect(),
     })
 }

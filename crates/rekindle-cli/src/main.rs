@@ -5,6 +5,7 @@ mod arguments;
 mod bench;
 mod config;
 mod corpus;
+mod cut;
 mod deepspeed;
 mod explain;
 mod failure;

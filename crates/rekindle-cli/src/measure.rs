@@ -8,6 +8,7 @@ use burn::tensor::{Device, Tensor};
 use rekindle::{Bytes, Error, Nanos, Rule, Staged, TraceHandle, Under, memory, without_checkpointing};
 use rekindle_models::{ConfigError, Gpt, GptBatch, GptConfig};
 
+use crate::cut::Cut;
 use crate::strategy::Ready;
 
 /// A model drawn from `seed`.
@@ -62,8 +63,8 @@ pub(crate) fn step_traced(
             Ok::<_, Error>((loss, gradients))
         })
     };
-    let under = |under: Under<'_>| {
-        let (region, tokens) = model.stages(batch);
+    let under = |under: Under<'_>, cut: Cut| {
+        let (region, tokens) = cut.of(model).stages(batch);
         let region = region.under(under);
         let region = match trace {
             Some(trace) => region.trace(trace),
@@ -88,8 +89,8 @@ pub(crate) fn step_traced(
             let (loss, gradients) = plain(&model, &batch)?;
             (loss, gradients, model)
         }
-        Ready::Rule(rule) => under((*rule).into())?,
-        Ready::Planned(planned) => under(planned.into())?,
+        Ready::Rule(rule) => under((*rule).into(), Cut::Blocks)?,
+        Ready::Planned(planned, cut) => under(planned.into(), *cut)?,
     };
     Ok(Step { loss: loss.without_autodiff(), gradients: GradientsParams::from_grads(gradients, &model) })
 }

@@ -46,8 +46,8 @@ fn of_a_run(arguments: &ReportArguments) -> Result<(), Failure> {
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let strategy = arguments.budget.map_or(Strategy::QUARTER, Strategy::Optimal);
     let planning = Planning { margin: arguments.margin, plain: None, held: Bytes::ZERO, cache: None };
-    let ready = planning::ready(strategy, &model, &batch, &mut None, planning)?;
-    let Ready::Planned(planned) = &ready else { return Ok(()) };
+    let ready = planning::ready(strategy, arguments.cut.of(&model), &batch, &mut None, planning)?;
+    let Ready::Planned(planned, _) = &ready else { return Ok(()) };
     let waiting = report::spinner("taking a step");
     let measured = measured_step(&model, &batch, &ready, size.seed)?;
     let optimizer = Optimizer::measure(&model, &batch, size.seed)?;

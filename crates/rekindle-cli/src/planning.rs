@@ -7,6 +7,7 @@ use rekindle::{Bytes, Measuring, Nanos, Planned, Planner, Profile, Staged};
 use rekindle_models::{Gpt, GptBatch};
 
 use crate::amount::Fraction;
+use crate::cut::{Cut, CutModel};
 use crate::failure::Failure;
 use crate::report;
 use crate::strategy::{Ready, Strategy};
@@ -24,10 +25,10 @@ pub(crate) struct Known {
 }
 
 /// Measures every stage of a model.
-pub(crate) fn measure(model: &Gpt, batch: &GptBatch, measuring: Measuring) -> Result<Known, Failure> {
+pub(crate) fn measure(model: CutModel<'_>, batch: &GptBatch, measuring: Measuring) -> Result<Known, Failure> {
     let start = Instant::now();
     let bar = report::spinner("measuring the stages");
-    let found = rekindle::measure(model, batch, measuring, &mut |stage, name| {
+    let found = rekindle::measure(&model, batch, measuring, &mut |stage, name| {
         bar.set_message(format!("measuring stage {stage} ({name})"));
     });
     bar.finish_and_clear();
@@ -54,7 +55,7 @@ pub(crate) struct Planning<'a> {
 /// Makes a strategy ready, measuring the model when a plan is asked for and `known` says nothing yet.
 pub(crate) fn ready(
     strategy: Strategy,
-    model: &Gpt,
+    model: CutModel<'_>,
     batch: &GptBatch,
     known: &mut Option<Known>,
     planning: Planning<'_>,
@@ -77,7 +78,7 @@ pub(crate) fn ready(
         planner = planner.cache(cache);
     }
     let start = Instant::now();
-    let planned = planner.plan(model, batch);
+    let planned = planner.plan(&model, batch);
     let took = start.elapsed().into();
     bar.finish_and_clear();
     let planned = planned.map_err(refused)?;
@@ -87,7 +88,7 @@ pub(crate) fn ready(
         kinds: 0,
         took,
     });
-    Ok(Ready::Planned(planned))
+    Ok(Ready::Planned(planned, model.cut))
 }
 
 /// A plan from a file, checked against the model.
@@ -97,8 +98,15 @@ pub(crate) fn from_file(
     model: &Gpt,
     batch: &GptBatch,
 ) -> Result<Ready, Failure> {
-    let (region, input) = model.stages(batch);
-    let description = region.describe(&input);
+    let describe = |cut: Cut| {
+        let (region, input) = cut.of(model).stages(batch);
+        region.describe(&input)
+    };
+    // The file says which cut it is for by how many stages it has.
+    let cut_of = |stages: usize| match stages == describe(Cut::Blocks).stages.len() {
+        true => Cut::Blocks,
+        false => Cut::Parts,
+    };
     let Some(profile) = profile else {
         let planned = Planned::load(path).map_err(|error| {
             Failure::request(
@@ -106,21 +114,29 @@ pub(crate) fn from_file(
                 "give a file that `--cache` wrote, or a plan (rekindle.plan/1) with `--profile` and its profile",
             )
         })?;
-        if let Some(difference) = description.difference(planned.description()) {
+        let cut = cut_of(planned.profile().stages().len());
+        if let Some(difference) = describe(cut).difference(planned.description()) {
             let error = rekindle::Error::OtherModel { difference: Box::new(difference) };
             return Err(refused(error));
         }
-        return Ok(Ready::Planned(planned));
+        return Ok(Ready::Planned(planned, cut));
     };
     let (profile, plan) = (crate::files::profile(profile)?, crate::files::plan(path)?);
-    check_profile(&profile, &description.device, model, batch)?;
+    let cut = cut_of(profile.stages().len());
+    let description = describe(cut);
+    check_profile(&profile, &description.device, cut.of(model), batch)?;
     let planned = Planned::new(description, profile, plan, 0.0).map_err(refused)?;
-    Ok(Ready::Planned(planned))
+    Ok(Ready::Planned(planned, cut))
 }
 
 /// Refuses a profile whose stages are not those of the model. Sizes of boundaries are compared, which do not depend on
 /// how a profile was made; a tape may be measured or traced.
-fn check_profile(profile: &Profile, device: &str, model: &Gpt, batch: &GptBatch) -> Result<(), Failure> {
+fn check_profile(
+    profile: &Profile,
+    device: &str,
+    model: CutModel<'_>,
+    batch: &GptBatch,
+) -> Result<(), Failure> {
     let own = measure(model, batch, Measuring { runs: 1, options: false })?.profile;
     let refuse = |what: String, found: String, expected: String| {
         let error =

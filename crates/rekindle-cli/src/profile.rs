@@ -18,7 +18,7 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
     let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let measuring = Measuring { runs: usize::from(arguments.runs), ..Measuring::default() };
-    let known = planning::measure(&model, &batch, measuring)?;
+    let known = planning::measure(arguments.cut.of(&model), &batch, measuring)?;
     let how = format!(
         "measured in {}: {} different stages, {} runs of each; their times lay up to {:.0}% apart",
         known.took,

@@ -7,6 +7,7 @@ use rekindle::{Bytes, Plan, Planned, Profile, Rule};
 use rekindle_plan::Predicted;
 
 use crate::amount::{Fraction, Target};
+use crate::cut::Cut;
 
 /// How to train: as Burn does, with Burn's own checkpointing, under a rule, or under the best plan for a budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -67,23 +68,23 @@ pub(crate) enum Ready {
     Plain,
     Balanced,
     Rule(Rule),
-    Planned(Planned),
+    Planned(Planned, Cut),
 }
 
 impl Ready {
-    /// What the simulator says of it for the model of `profile`.
+    /// What the simulator says of it, for the model of `profile` cut into blocks.
     pub(crate) fn predicted(&self, profile: &Profile) -> Option<Predicted> {
         match self {
             Self::Plain | Self::Balanced => None,
             Self::Rule(rule) => Some(Plan::by_rule(profile, *rule, None).ok()?.predicted),
-            Self::Planned(planned) => Some(planned.plan().predicted),
+            Self::Planned(planned, _) => Some(planned.plan().predicted),
         }
     }
 
     /// What it may take, if it has a budget.
     pub(crate) fn budget_bytes(&self) -> Option<Bytes> {
         match self {
-            Self::Planned(planned) => planned.budget_bytes(),
+            Self::Planned(planned, _) => planned.budget_bytes(),
             _ => None,
         }
     }

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::arguments::TrainArguments;
 use crate::corpus::Corpus;
+use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Comparison, build, compare, measured, median, step};
 use crate::planning::{self, Known, Planning};
@@ -93,7 +94,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             };
             let cache = arguments.cache.as_deref();
             let planning = Planning { margin: arguments.margin, plain: None, held, cache };
-            planning::ready(strategy, &model, &sample, &mut known, planning)?
+            planning::ready(strategy, arguments.cut.of(&model), &sample, &mut known, planning)?
         }
     };
     let name = match &arguments.plan {
@@ -101,7 +102,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         None => strategy.to_string(),
     };
     eprintln!("training {} with `{name}`", size.describe());
-    if let Ready::Planned(planned) = &ready {
+    if let Ready::Planned(planned, _) = &ready {
         let predicted = planned.plan().predicted;
         let over = predicted.step_ns.ratio(planned.profile().lower_bound()) - 1.0;
         let budget = planned.budget_bytes().map(|budget| format!(" of {budget}")).unwrap_or_default();
@@ -160,7 +161,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     let batch = corpus.batch(size, &device);
     let against = against_plain(&model, &batch, &ready, size.seed)?;
     if known.is_none() && strategy.runs_a_plan() && arguments.plan.is_none() {
-        known = Some(planning::measure(&model, &batch, Measuring::default())?);
+        known = Some(planning::measure(Cut::Blocks.of(&model), &batch, Measuring::default())?);
     }
     let weights = parameter_bytes(&model);
     let summary = Summary {
@@ -207,7 +208,7 @@ fn over_budget(summary: &Summary) -> Result<(), Failure> {
 
 fn prediction(ready: &Ready, known: Option<&Known>) -> Option<Prediction> {
     let (profile, plan) = match ready {
-        Ready::Planned(planned) => (planned.profile(), planned.plan().clone()),
+        Ready::Planned(planned, _) => (planned.profile(), planned.plan().clone()),
         Ready::Rule(rule) => {
             let profile = &known?.profile;
             (profile, Plan::by_rule(profile, *rule, None).ok()?)

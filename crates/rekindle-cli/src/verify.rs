@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::arguments::VerifyArguments;
 use crate::corpus::Corpus;
+use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Comparison, build, compare, step};
 use crate::planning::{self, Planning};
@@ -32,7 +33,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let expected = step(&model, &batch, &Ready::Plain, size.seed)?;
     bar.inc(1);
     let planning = Planning { margin: arguments.margin, plain: None, held: Bytes::ZERO, cache: None };
-    let ready = planning::ready(arguments.strategy, &model, &batch, &mut None, planning)?;
+    let ready = planning::ready(arguments.strategy, Cut::Parts.of(&model), &batch, &mut None, planning)?;
     let found = step(&model, &batch, &ready, size.seed)?;
     bar.finish_and_clear();
     let verdict = Verdict {

@@ -3,13 +3,13 @@
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::attention::generate_autoregressive_mask;
-use burn::nn::{Embedding, EmbeddingConfig, Gelu, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use rekindle::{Dropout, DropoutConfig, Error, Region, Rule, Staged, Under};
+use rekindle::{Error, Region, Rule, Staged, Under};
 
 use crate::ConfigError;
-use crate::attention::SelfAttention;
+use crate::block::GptBlock;
 
 /// The size of a [`Gpt`].
 #[derive(Config, Debug)]
@@ -104,42 +104,6 @@ impl GptHead {
     }
 }
 
-/// Attention and a two-layer perceptron, each behind a norm and around a residual.
-#[derive(Module, Debug)]
-pub struct GptBlock {
-    attention_norm: LayerNorm,
-    attention: SelfAttention,
-    perceptron_norm: LayerNorm,
-    up: Linear,
-    activation: Gelu,
-    down: Linear,
-    dropout: Dropout,
-}
-
-impl GptBlock {
-    fn new(config: &GptConfig, device: &Device) -> Result<Self, ConfigError> {
-        let width = config.width;
-        Ok(Self {
-            attention_norm: LayerNormConfig::new(width).init(device),
-            attention: SelfAttention::new(width, config.heads, config.dropout, device)?,
-            perceptron_norm: LayerNormConfig::new(width).init(device),
-            up: LinearConfig::new(width, 4 * width).init(device),
-            activation: Gelu::new(),
-            down: LinearConfig::new(4 * width, width).init(device),
-            dropout: DropoutConfig::new(config.dropout).init()?,
-        })
-    }
-
-    /// One block. `mask` is true where attention must not look; every position must be left something to look at.
-    pub fn forward(&self, x: Tensor<3>, mask: Tensor<3, Bool>) -> Tensor<3> {
-        let normed = self.attention_norm.forward(x.clone());
-        let x = x + self.dropout.forward(self.attention.forward(normed, mask));
-        let normed = self.perceptron_norm.forward(x.clone());
-        let hidden = self.activation.forward(self.up.forward(normed));
-        x + self.dropout.forward(self.down.forward(hidden))
-    }
-}
-
 impl Gpt {
     /// The blocks.
     pub fn blocks(&self) -> &[GptBlock] {
@@ -178,6 +142,40 @@ impl Gpt {
     pub fn loss<'a>(&self, batch: &GptBatch, under: impl Into<Under<'a>>) -> Result<Tensor<1>, Error> {
         let (region, tokens) = self.stages(batch);
         region.under(under).forward(tokens)
+    }
+}
+
+/// A [`Gpt`] cut into the parts of its blocks, so that a plan can recompute the attention alone, or keep what matrix
+/// products made and recompute the rest. Loss and gradients are those of the coarse cut, bit for bit.
+#[derive(Clone, Copy, Debug)]
+pub struct FineGpt<'a>(&'a Gpt);
+
+impl Gpt {
+    /// The same model in finer stages.
+    pub fn fine(&self) -> FineGpt<'_> {
+        FineGpt(self)
+    }
+}
+
+impl Staged for FineGpt<'_> {
+    type Batch = GptBatch;
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<1>;
+
+    fn stages(&self, batch: &GptBatch) -> (Region<Tensor<2, Int>, Tensor<1>>, Tensor<2, Int>) {
+        let Self(model) = self;
+        let [count, sequence] = batch.tokens.dims();
+        let mask = generate_autoregressive_mask(count, sequence, &batch.tokens.device());
+        let mut region = Region::new().stage("embedding", &model.embedding, GptEmbedding::forward);
+        for (index, block) in model.blocks.iter().enumerate() {
+            region = block.stages(region, &format!("block.{index}"), mask.clone());
+        }
+        let region = region.stage_with("head", &model.head, batch.targets.clone(), GptHead::loss);
+        (region, batch.tokens.clone())
+    }
+
+    fn name(&self) -> String {
+        "gpt".to_owned()
     }
 }
 

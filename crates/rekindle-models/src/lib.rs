@@ -18,11 +18,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod attention;
+mod block;
 mod config_error;
 mod conv_net;
 mod gpt;
 
+pub use block::GptBlock;
 pub use config_error::ConfigError;
 pub use conv_net::{ConvNet, ConvNetConfig};
-pub use gpt::{Gpt, GptBatch, GptBlock, GptConfig};
+pub use gpt::{FineGpt, Gpt, GptBatch, GptConfig};
