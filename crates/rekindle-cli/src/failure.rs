@@ -24,6 +24,12 @@ impl Failure {
         Self { request: false, ..Self::request(error, hint) }
     }
 
+    /// Whether a larger budget would have done.
+    pub(crate) fn is_budget_too_small(&self) -> bool {
+        let error = self.error.downcast_ref::<rekindle::Error>();
+        matches!(error, Some(rekindle::Error::BudgetTooSmall { .. }))
+    }
+
     /// 2 for a bad request, 1 for a failure.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(if self.request { 2 } else { 1 })

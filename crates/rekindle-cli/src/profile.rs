@@ -38,16 +38,11 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
 
 fn show(profile: &Profile, model: &str, how: &str) -> Result<(), Failure> {
     report::show(&format!("{model}\n"))?;
-    let rows = runs_of_equals(profile.stages()).into_iter().map(|(first, count)| {
-        let last = profile.stages().get(first + count - 1);
+    let rows = kinds(profile.stages()).into_iter().map(|(first, count)| {
         let stage = &profile.stages()[first];
-        let name = match last.filter(|_| count > 1) {
-            Some(last) => format!("{} .. {}", stage.name, last.name),
-            None => stage.name.clone(),
-        };
         let option = stage.options.first().map(|option| option.tape_bytes.to_string());
         [
-            name,
+            stage.name.clone(),
             count.to_string(),
             stage.forward_ns.to_string(),
             stage.backward_ns.to_string(),
@@ -73,19 +68,19 @@ fn show(profile: &Profile, model: &str, how: &str) -> Result<(), Failure> {
     ];
     report::show(&report::table(header, rows))?;
     report::show(&format!(
-        "\nforward's, backward's: what is needed only while it runs; gradients: of its parameters\n{how}"
+        "\nalike: stages that differ in name only; forward's, backward's: what is needed only while it runs; gradients: of its parameters\n{how}"
     ))
 }
 
-/// Neighbours that differ in name only, as the first of them and how many there are.
-fn runs_of_equals(stages: &[StageProfile]) -> Vec<(usize, usize)> {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
+/// Stages that differ in name only: the first of them, and how many there are.
+fn kinds(stages: &[StageProfile]) -> Vec<(usize, usize)> {
+    let mut kinds: Vec<(usize, usize)> = Vec::new();
     let like = |stage: &StageProfile| StageProfile { name: String::new(), ..stage.clone() };
     for (index, stage) in stages.iter().enumerate() {
-        match runs.last_mut() {
-            Some((first, count)) if like(&stages[*first]) == like(stage) => *count += 1,
-            _ => runs.push((index, 1)),
+        match kinds.iter_mut().find(|(first, _)| like(&stages[*first]) == like(stage)) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((index, 1)),
         }
     }
-    runs
+    kinds
 }

@@ -8,6 +8,7 @@ use rekindle::{Bytes, Measuring, Nanos, Plan, memory};
 use rekindle_models::{Gpt, GptBatch};
 use serde::Serialize;
 
+use crate::amount::Target;
 use crate::arguments::TrainArguments;
 use crate::corpus::Corpus;
 use crate::cut::Cut;
@@ -64,6 +65,10 @@ fn strategy(arguments: &TrainArguments) -> Strategy {
     target.or(arguments.strategy).unwrap_or(Strategy::QUARTER)
 }
 
+fn asked_for_nothing(arguments: &TrainArguments) -> bool {
+    arguments.budget.is_none() && arguments.memory.is_none() && arguments.strategy.is_none()
+}
+
 /// Runs the command.
 pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     progress::check(arguments)?;
@@ -94,7 +99,15 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             };
             let cache = arguments.cache.as_deref();
             let planning = Planning { margin: arguments.margin, plain: None, held, cache };
-            planning::ready(strategy, arguments.cut.of(&model), &sample, &mut known, planning)?
+            let cut = arguments.cut.of(&model);
+            match planning::ready(strategy, cut, &sample, &mut known, planning) {
+                // Nobody asked for a quarter: a model that is too small for it takes what it needs.
+                Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
+                    let smallest = Strategy::Optimal(Target::Smallest);
+                    planning::ready(smallest, cut, &sample, &mut known, planning)?
+                }
+                ready => ready?,
+            }
         }
     };
     let name = match &arguments.plan {

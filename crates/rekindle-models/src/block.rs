@@ -15,8 +15,7 @@ pub struct GptBlock {
     attention: Attention,
     output: Output,
     up: Up,
-    activation: Gelu,
-    down: Output,
+    down: Down,
 }
 
 impl GptBlock {
@@ -38,8 +37,10 @@ impl GptBlock {
             attention: Attention { dropout: dropout()? },
             output: Output { linear: linear(width, width), dropout: dropout()? },
             up: Up { norm: LayerNormConfig::new(width).init(device), linear: linear(width, 4 * width) },
-            activation: Gelu::new(),
-            down: Output { linear: linear(4 * width, width), dropout: dropout()? },
+            down: Down {
+                activation: Gelu::new(),
+                output: Output { linear: linear(4 * width, width), dropout: dropout()? },
+            },
         })
     }
 
@@ -47,10 +48,12 @@ impl GptBlock {
     pub fn forward(&self, x: Tensor<3>, mask: Tensor<3, Bool>) -> Tensor<3> {
         let projected = self.projection.forward(x);
         let x = self.output.forward(self.attention.forward(projected, mask));
-        self.down.forward(activate(&self.activation, self.up.forward(x)))
+        self.down.forward(self.up.forward(x))
     }
 
-    /// Adds the block to a region as six stages.
+    /// Adds the block to a region as five stages.
+    ///
+    /// The activation is no stage of its own: a boundary that only passes the residual on would count it once more.
     pub(crate) fn stages<I: Boundary>(
         &self,
         region: Region<I, Tensor<3>>,
@@ -66,9 +69,7 @@ impl GptBlock {
             .continuing()
             .stage(name("up"), &self.up, Up::forward)
             .continuing()
-            .stage(name("activation"), &self.activation, activate)
-            .continuing()
-            .stage(name("down"), &self.down, Output::forward)
+            .stage(name("down"), &self.down, Down::forward)
             .continuing()
     }
 }
@@ -161,8 +162,17 @@ impl Up {
     }
 }
 
-fn activate(activation: &Gelu, Hidden { residual, hidden }: Hidden) -> Hidden {
-    Hidden { residual, hidden: activation.forward(hidden) }
+/// Activation, and back to the width.
+#[derive(Module, Debug)]
+struct Down {
+    activation: Gelu,
+    output: Output,
+}
+
+impl Down {
+    fn forward(&self, Hidden { residual, hidden }: Hidden) -> Tensor<3> {
+        self.output.forward(Hidden { residual, hidden: self.activation.forward(hidden) })
+    }
 }
 
 #[cfg(test)]

@@ -44,8 +44,11 @@ pub struct Planner<'a> {
     solver: Solver,
     profile: Option<(Profile, f64)>,
     cache: Option<PathBuf>,
-    progress: Box<dyn FnMut(usize, &str) + 'a>,
+    progress: Box<Progress<'a>>,
 }
+
+/// What is told before a stage is measured.
+type Progress<'a> = dyn FnMut(usize, &str) + 'a;
 
 /// What is left free of a budget for what turns out larger than it was when it was measured.
 const MARGIN: f64 = 0.02;
