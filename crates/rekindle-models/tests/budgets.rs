@@ -62,15 +62,20 @@ fn gradients(model: &impl Module, found: &GradientsParams) -> Vec<Vec<u8>> {
 }
 
 /// A step's gradients, and the most bytes above those before it.
-fn step<M, const D: usize>(model: &M, batch: &M::Batch, under: Under<'_>) -> (Vec<Vec<u8>>, Bytes)
+fn step<S, const D: usize>(
+    model: &impl Module,
+    cut: &S,
+    batch: &S::Batch,
+    under: Under<'_>,
+) -> (Vec<Vec<u8>>, Bytes)
 where
-    M: Module + Staged<Output = Tensor<D>>,
+    S: Staged<Output = Tensor<D>>,
 {
     rekindle::seed(9);
     rekindle::sweep();
     let before = memory::live().unwrap();
     memory::reset_peak();
-    let (region, input) = model.stages(batch);
+    let (region, input) = cut.stages(batch);
     let loss = region.under(under).forward(input).unwrap().mean();
     let found = GradientsParams::from_grads(rekindle::backward(&loss).unwrap(), model);
     let peak = memory::peak().unwrap().saturating_sub(before);
@@ -78,25 +83,25 @@ where
 }
 
 /// Plans for several budgets and holds each against plain training and against the prediction.
-fn holds_its_budgets<M, const D: usize>(model: &M, batch: &M::Batch)
+fn holds_its_budgets<S, const D: usize>(model: &impl Module, cut: &S, batch: &S::Batch)
 where
-    M: Module + Staged<Output = Tensor<D>>,
+    S: Staged<Output = Tensor<D>>,
 {
     let _alone = alone();
     // The first step makes lazy things.
-    step(model, batch, Rule::EVERY_ONE.into());
-    let (expected, plain_peak) = step(model, batch, Rule::StoreAll.into());
+    step(model, cut, batch, Rule::EVERY_ONE.into());
+    let (expected, plain_peak) = step(model, cut, batch, Rule::StoreAll.into());
     assert!(!expected.is_empty());
-    let found = rekindle::measure(model, batch, Measuring::default(), &mut |_, _| {}).unwrap();
+    let found = rekindle::measure(cut, batch, Measuring::default(), &mut |_, _| {}).unwrap();
     let noise = found.noise();
-    let profile = found.into_profile(model.name(), "flex").unwrap();
+    let profile = found.into_profile(cut.name(), "flex").unwrap();
     let parts = [1.1, 0.75, 0.5, 0.35].map(|part| Budget::of_plain(part).unwrap());
     let parts = parts.into_iter().chain([Budget::smallest()]);
     let mut last = u64::MAX;
     for budget in parts {
-        let planned = Planner::new(budget).profile(profile.clone(), noise).plan(model, batch).unwrap();
+        let planned = Planner::new(budget).profile(profile.clone(), noise).plan(cut, batch).unwrap();
         // The lower of two: a thread that works for the first time allocates scratch memory, whatever the plan.
-        let runs = [0, 1].map(|_| step(model, batch, (&planned).into()));
+        let runs = [0, 1].map(|_| step(model, cut, batch, (&planned).into()));
         let peak = runs[0].1.min(runs[1].1);
         let found = &runs[0].0;
         assert!(*found == expected, "{budget}: gradients differ");
@@ -119,12 +124,35 @@ where
 
 #[test]
 fn a_gpt_keeps_every_budget() {
-    holds_its_budgets(&gpt(6, 0.1), &tokens(4));
+    let model = gpt(6, 0.1);
+    holds_its_budgets(&model, &model, &tokens(4));
+}
+
+#[test]
+fn a_gpt_in_finer_stages_keeps_every_budget() {
+    let model = gpt(6, 0.1);
+    holds_its_budgets(&model, &model.fine(), &tokens(4));
+}
+
+#[test]
+fn the_coarse_and_the_fine_cut_give_the_same_bits() {
+    let _alone = alone();
+    let (model, batch) = (gpt(3, 0.2), tokens(2));
+    let plain = rekindle::without_checkpointing(|| step(&model, &model, &batch, Rule::StoreAll.into()).0);
+    for rule in ["store-all", "full", "every-1", "every-4", "sqrt"] {
+        let rule: Rule = rule.parse().unwrap();
+        assert!(step(&model, &model, &batch, rule.into()).0 == plain, "{rule}, coarse");
+        assert!(step(&model, &model.fine(), &batch, rule.into()).0 == plain, "{rule}, fine");
+    }
+    let fine =
+        rekindle::without_checkpointing(|| step(&model, &model.fine(), &batch, Rule::StoreAll.into()).0);
+    assert!(fine == plain, "fine, without checkpoints");
 }
 
 #[test]
 fn a_net_with_running_statistics_keeps_every_budget() {
-    holds_its_budgets(&conv_net(), &images(8));
+    let model = conv_net();
+    holds_its_budgets(&model, &model, &images(8));
 }
 
 #[test]
