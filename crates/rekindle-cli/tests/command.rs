@@ -121,7 +121,7 @@ fn train_learns_and_repeats_itself_under_every_strategy() {
     let plain = run("plain");
     let (first, last) = (plain["first_loss"].as_f64().unwrap(), plain["last_loss"].as_f64().unwrap());
     assert!(last < first - 0.3, "the loss goes from {first} to {last}");
-    for strategy in ["every-1", "sqrt", "full", "store-all", "balanced"] {
+    for strategy in ["every-1", "sqrt", "full", "store-all", "balanced", "optimal-90%", "optimal-smallest"] {
         let found = run(strategy);
         assert_eq!(found["last_loss"], plain["last_loss"], "{strategy}");
         assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"], "{strategy}");

@@ -1,0 +1,185 @@
+//! From a budget to a run, as people and programs see it.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail by panicking")]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use insta::assert_snapshot;
+use rekindle_plan::{Plan, Profile};
+
+fn rekindle(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+    command.args(arguments).env("NO_COLOR", "1").env("COLUMNS", "100").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Large enough that its tensors, and not the nodes of graphs, are what takes memory.
+const SMALL: [&str; 10] =
+    ["--layers", "4", "--width", "64", "--heads", "4", "--sequence", "64", "--batch", "4"];
+
+fn small<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [command].iter().chain(&SMALL).chain(more).copied().collect()
+}
+
+fn done(arguments: &[&str]) -> Output {
+    let output = rekindle(arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+    output
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A refusal's words, without what differs from run to run.
+fn refused(arguments: &[&str], folder: &Path) -> String {
+    let output = rekindle(arguments);
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output.stderr));
+    assert!(output.stdout.is_empty());
+    text(&output.stderr).replace(folder.to_str().unwrap(), "[FOLDER]")
+}
+
+fn steady() -> insta::Settings {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_prepend_module_to_snapshot(false);
+    settings.add_filter(r"\d+(\.\d+)? (B|KiB|MiB)", "[BYTES]");
+    settings.add_filter(r"\d+(\.\d+)? (ns|us|ms|s)\b", "[TIME]");
+    settings.add_filter(r"\b\d{5,} bytes", "[N] bytes");
+    settings.add_filter(r"--(budget|memory) \d{5,}", "--$1 [N]");
+    settings.add_filter(r"found [0-9a-f]{16}, expected [0-9a-f]{16}", "found [HASH], expected [HASH]");
+    settings.add_filter(r"xxh3-128:[0-9a-f]{32}", "[FINGERPRINT]");
+    settings.add_filter(r"\d+% apart", "[N]% apart");
+    settings.add_filter(r" {2,}", "  ");
+    settings
+}
+
+#[test]
+fn every_kind_of_budget_is_kept_and_predicted() {
+    for budget in
+        [&["--budget", "60%"][..], &["--budget", "auto"], &["--budget", "smallest"], &["--memory", "1GiB"]]
+    {
+        let found = json(&done(&small("train", &[&["--steps", "2", "--json"][..], budget].concat())));
+        let bytes = |value: &serde_json::Value| value.as_u64().unwrap_or_else(|| panic!("{value}"));
+        let (peak, limit) = (bytes(&found["peak_bytes"]), bytes(&found["budget_bytes"]));
+        assert!(peak <= limit, "{budget:?}: {peak} over {limit}");
+        let predicted = bytes(&found["predicted"]["peak_bytes"]);
+        let off = peak as f64 / predicted as f64 - 1.0;
+        assert!(off.abs() < 0.15, "{budget:?}: {peak}, but {predicted} predicted");
+        assert!(!found["predicted"]["set_by"].as_array().unwrap().is_empty());
+        assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"], "{budget:?}");
+        assert!(bytes(&found["totals"]["all"]) > bytes(&found["totals"]["weights"]) * 3);
+    }
+}
+
+#[test]
+fn a_budget_that_nothing_fits_names_the_smallest() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = [
+        refused(&small("train", &["--budget", "100KiB"]), folder.path()),
+        refused(&small("train", &["--memory", "1MiB"]), folder.path()),
+        refused(&small("train", &["--memory", "25%"]), folder.path()),
+        refused(&small("train", &["--budget", "much"]), folder.path()),
+        refused(&small("train", &["--budget", "1GiB", "--strategy", "full"]), folder.path()),
+    ];
+    steady().bind(|| assert_snapshot!("budgets_refused", words.join("\n")));
+}
+
+#[test]
+fn a_cached_plan_is_used_again_and_refused_for_another_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.json");
+    let cache = path.to_str().unwrap();
+    let train = |more: &[&'static str]| {
+        let more: Vec<&str> = [&["--steps", "1", "--json", "--cache", cache][..], more].concat();
+        rekindle(&small("train", &more).to_vec())
+    };
+    assert!(train(&["--budget", "70%"]).status.success());
+    let first = std::fs::read_to_string(&path).unwrap();
+    assert!(train(&["--budget", "70%"]).status.success());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), first, "nothing was measured or planned again");
+    // The plan runs by itself, too.
+    let found = json(&done(&small("train", &["--steps", "1", "--json", "--plan", cache])));
+    assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"]);
+    let other = |more: &[&'static str]| {
+        let arguments: Vec<&str> = [&small("train", &["--plan", cache])[..], more].concat();
+        let arguments: Vec<&str> = arguments.into_iter().collect();
+        refused(&arguments, folder.path())
+    };
+    let mut words = vec![other(&["--dropout", "0.3"])];
+    std::fs::write(&path, &first[..first.len() / 2]).unwrap();
+    words.push(other(&[]));
+    std::fs::write(&path, "{\"format\": \"rekindle.planned/9\"}").unwrap();
+    words.push(other(&[]));
+    steady().bind(|| assert_snapshot!("plans_refused", words.join("\n")));
+}
+
+#[test]
+fn a_profile_a_plan_and_a_run_from_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (profile, plan, page) = (at("profile.json"), at("plan.json"), at("page.html"));
+    for cut in ["parts", "blocks"] {
+        let output = done(&small("profile", &["--cut", cut, "--runs", "2", "-o", &profile]));
+        if cut == "blocks" {
+            let seen = text(&output.stdout);
+            steady().bind(|| assert_snapshot!("profile", seen));
+        }
+        let known = Profile::from_json(&std::fs::read_to_string(&profile).unwrap()).unwrap();
+        assert_eq!(known.stages().len(), if cut == "parts" { 22 } else { 6 });
+        done(&["plan", &profile, "--budget", "80%", "-o", &plan]);
+        let found =
+            json(&done(&small("train", &["--steps", "1", "--json", "--plan", &plan, "--profile", &profile])));
+        assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"], "{cut}");
+        assert!(found["peak_bytes"].as_u64() <= found["budget_bytes"].as_u64(), "{cut}");
+    }
+    // For a model of another size.
+    let arguments = ["train", "--layers", "5", "--plan", &plan, "--profile", &profile];
+    let mut words = vec![refused(&arguments, folder.path())];
+    let arguments = ["train", "--layers", "4", "--width", "64", "--plan", &plan, "--profile", &profile];
+    words.push(refused(&arguments, folder.path()));
+    words.push(refused(&small("train", &["--plan", &plan]), folder.path()));
+    steady().bind(|| assert_snapshot!("profiles_refused", words.join("\n")));
+    done(&["report", &profile, "--plan", &plan, "-o", &page, "--svg"]);
+    assert!(std::fs::read_to_string(&page).unwrap().contains("block.3"));
+    assert!(Path::new(&at("page.memory.svg")).exists() && Path::new(&at("page.frontier.svg")).exists());
+    let other = Plan::from_json(&std::fs::read_to_string(&plan).unwrap()).unwrap();
+    assert_eq!(other.status.to_string(), "optimal");
+}
+
+#[test]
+fn a_report_of_a_run_shows_what_was_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    done(&small("report", &["--budget", "60%", "-o", page.to_str().unwrap()]));
+    let html = std::fs::read_to_string(&page).unwrap();
+    for words in ["Predicted and measured", "The frontier", "optimizer state", "block.0.attention"] {
+        assert!(html.contains(words), "{words}");
+    }
+    assert!(!html.contains("http://") || !html.contains("src="), "nothing comes from a network");
+}
+
+#[cfg(unix)]
+#[test]
+fn a_full_disk_leaves_the_old_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    std::fs::write(&page, "the old one").unwrap();
+    // No file may grow beyond one block, as if the disk were full.
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 1; exec {} report --layers 2 --width 32 --sequence 32 --batch 1 --budget smallest -o {}",
+        env!("CARGO_BIN_EXE_rekindle"),
+        page.display()
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("hint: check the folder, its permissions and the room on the disk")
+    );
+    assert_eq!(std::fs::read_to_string(&page).unwrap(), "the old one");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no part is left behind");
+}
