@@ -68,11 +68,8 @@ impl ConvBlock {
 }
 
 impl ConvNet {
-    /// The logits of `images`: one stage for the stem, one for each block, one for the head.
-    ///
-    /// # Errors
-    /// When the region cannot run.
-    pub fn forward(&self, images: Tensor<4>, rule: Rule) -> Result<Tensor<2>, Error> {
+    /// One stage for the stem, one for each block, one for the head: a plan can be given to them.
+    pub fn region(&self) -> Region<Tensor<4>, Tensor<2>> {
         Region::new()
             .stage("stem", &self.stem, ConvBlock::forward)
             .stages("block", &self.blocks, ConvBlock::residual)
@@ -80,8 +77,14 @@ impl ConvNet {
                 let pooled = x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim::<2>(2);
                 head.forward(pooled)
             })
-            .rule(rule)
-            .forward(images)
+    }
+
+    /// The logits of `images`, with [`ConvNet::region`] under `rule`.
+    ///
+    /// # Errors
+    /// When the region cannot run.
+    pub fn forward(&self, images: Tensor<4>, rule: Rule) -> Result<Tensor<2>, Error> {
+        self.region().rule(rule).forward(images)
     }
 
     /// The running mean and variance of every batch norm, in order.

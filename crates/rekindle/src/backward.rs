@@ -53,7 +53,7 @@ pub fn backward<const D: usize>(loss: &Tensor<D>) -> Result<Gradients, Error> {
     })
 }
 
-fn message_of(payload: &(dyn Any + Send)) -> String {
+pub(crate) fn message_of(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "(no message)".to_owned())
 }

@@ -1,6 +1,6 @@
 //! What can go wrong, said so that it can be mended.
 
-use rekindle_plan::{Illegal, PlanError, Rule, RuleError};
+use rekindle_plan::{Illegal, PlanError, ProfileError, Rule, RuleError};
 use rekindle_run::{RunError, StoreError};
 
 /// Why a region, a checkpoint or a backward pass was refused.
@@ -132,6 +132,21 @@ pub enum Error {
         /// The probability found.
         found: f64,
     },
+    /// A stage cannot be traced: it asks for values, and there are none.
+    #[error(
+        "stage {stage} (`{name}`) cannot be traced: {reason}; a traced stage sees shapes and no values, so take what reads values out of it, or measure it instead"
+    )]
+    Untraceable {
+        /// The stage, from 1; 0 for what came before the stages.
+        stage: usize,
+        /// Its name.
+        name: String,
+        /// What it did.
+        reason: String,
+    },
+    /// What was found about the stages makes no profile.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     /// The loss does not depend on anything that needs a gradient.
     #[error(
         "the loss is not tracked, so there is nothing to go back through; build the model on a device with `.autodiff()` and keep at least one parameter unfrozen"

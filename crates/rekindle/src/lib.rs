@@ -42,6 +42,7 @@
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
 //! - [`Dropout`]: Burn's, with a mask that is made in parallel.
 //! - [`Checks`], [`what_is_kept`], [`TraceHandle`]: what happened, and whether it was right.
+//! - `trace`, `trace_model`: the profile of a model without running it, of one that fits no machine at hand too.
 //! - [`memory`]: live and peak bytes on CPU backends.
 //!
 //! # What is the same, and what is not
@@ -72,6 +73,8 @@ mod philox;
 mod region;
 mod seeds;
 mod stage;
+#[cfg(feature = "capture")]
+mod traced;
 
 pub use backward::backward;
 pub use boundary::{Boundary, Parts, PartsReader};
@@ -86,3 +89,5 @@ pub use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, Schedule};
 pub use rekindle_run::{Event, Trace};
 pub use seeds::seed;
 pub use stage::{NoModule, StageOutput};
+#[cfg(feature = "capture")]
+pub use traced::{DeviceModel, Traced, TracedStage, Work, trace, trace_model};
