@@ -23,5 +23,5 @@ mod conv_net;
 mod gpt;
 
 pub use config_error::ConfigError;
-pub use conv_net::{ConvNet, ConvNetConfig};
+pub use conv_net::{ConvBlock, ConvNet, ConvNetConfig};
 pub use gpt::{Gpt, GptBlock, GptConfig};

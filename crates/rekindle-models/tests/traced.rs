@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::attention::generate_autoregressive_mask;
 use burn::tensor::{Device, Tensor};
 use rekindle::memory::{self, CountingAllocator};
-use rekindle::{DeviceModel, Rule, Traced, sweep, trace, trace_model, without_checkpointing};
+use rekindle::{DeviceModel, sweep, trace, trace_model};
 use rekindle_models::{ConvNetConfig, GptConfig};
+use rekindle_plan::StageProfile;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();
@@ -45,7 +47,7 @@ fn initialise(module: &impl Module) {
     module.visit(&mut Look);
 }
 
-/// What is alive after a forward and was not before: the tapes, outputs included.
+/// What is alive after a forward and was not before: the tape, the output included.
 fn measured<const D: usize>(forward: impl Fn() -> Tensor<D>) -> u64 {
     for _ in 0..2 {
         let _ = forward().mean().backward();
@@ -59,19 +61,38 @@ fn measured<const D: usize>(forward: impl Fn() -> Tensor<D>) -> u64 {
     after - before
 }
 
-fn tapes(traced: &Traced) -> u64 {
-    traced.profile().stages().iter().map(|stage| stage.tape_bytes.get()).sum()
+/// The time of a forward and of a backward, the fastest of some.
+fn timed<const D: usize>(forward: impl Fn() -> Tensor<D>) -> (Duration, Duration) {
+    let runs = (0..5).map(|_| {
+        let start = Instant::now();
+        let output = forward();
+        let ahead = start.elapsed();
+        let start = Instant::now();
+        let _ = output.backward();
+        (ahead, start.elapsed())
+    });
+    let runs: Vec<_> = runs.collect();
+    (runs.iter().map(|run| run.0).min().unwrap(), runs.iter().map(|run| run.1).min().unwrap())
 }
 
-fn compare(what: &str, traced: u64, measured: u64) {
+fn compare<const D: usize>(what: &str, stage: &StageProfile, forward: impl Fn() -> Tensor<D>) {
+    let (traced, measured) = (stage.tape_bytes.get(), measured(&forward));
     let ratio = traced as f64 / measured as f64;
-    eprintln!("{what}: traced {traced}, measured {measured}, {:+.2}%", 100.0 * (ratio - 1.0));
+    let (ahead, back) = timed(&forward);
+    eprintln!(
+        "{what} {}: traced {traced}, measured {measured}, {:+.2}%; {} and {}, measured {ahead:.2?} and {back:.2?}",
+        stage.name,
+        100.0 * (ratio - 1.0),
+        stage.forward_ns,
+        stage.backward_ns,
+    );
     assert!((0.9..1.1).contains(&ratio), "{what}: traced {traced}, measured {measured}");
 }
 
 #[test]
 fn the_tapes_of_a_gpt_are_within_a_tenth_of_what_they_take() {
     alone(|| {
+        let here = DeviceModel::measure(&Device::flex());
         let cases = [
             // width, heads, layers, sequence, batch, dropout
             (128, 4, 2, 128, 4, 0.1),
@@ -88,13 +109,13 @@ fn the_tapes_of_a_gpt_are_within_a_tenth_of_what_they_take() {
             initialise(&gpt);
             let x = Tensor::<3>::ones([batch, sequence, width], &device).require_grad();
             let mask = generate_autoregressive_mask(batch, sequence, &device);
-            let region = || gpt.region(mask.clone());
-            let traced = trace("gpt", &region(), x.clone(), &some_device()).unwrap();
+            let traced = trace("gpt", &gpt.region(mask.clone()), x.clone(), &here).unwrap();
             assert_eq!(traced.distinct_stages(), 1);
-            let run = || without_checkpointing(|| region().forward(x.clone())).unwrap();
-            compare(&format!("{config:?}, batch {batch}"), tapes(&traced), measured(run));
+            let what = format!("width {width}, {heads} heads, {batch} of {sequence} tokens, dropout {dropout}");
+            let stages = traced.profile().stages();
+            compare(&what, &stages[0], || gpt.blocks()[0].forward(x.clone(), mask.clone()));
             // The same from shapes alone.
-            let built = trace_model("gpt", &some_device(), |device| {
+            let built = trace_model("gpt", &here, |device| {
                 let gpt = config.init(device).unwrap();
                 let x = Tensor::<3>::empty([batch, sequence, width], device).require_grad();
                 let mask = generate_autoregressive_mask(batch, sequence, device);
@@ -108,6 +129,7 @@ fn the_tapes_of_a_gpt_are_within_a_tenth_of_what_they_take() {
 #[test]
 fn the_tapes_of_a_conv_net_are_within_a_tenth_of_what_they_take() {
     alone(|| {
+        let here = DeviceModel::measure(&Device::flex());
         for (width, layers, size, batch) in [(16, 2, 32, 4), (32, 3, 16, 2), (8, 1, 64, 8)] {
             let device = Device::flex().autodiff();
             let config = ConvNetConfig::new(3, width, layers, 10);
@@ -115,13 +137,16 @@ fn the_tapes_of_a_conv_net_are_within_a_tenth_of_what_they_take() {
             initialise(&net);
             let images = Tensor::<4>::ones([batch, 3, size, size], &device);
             let before: Vec<_> = net.statistics().iter().map(|(mean, _)| mean.to_data()).collect();
-            let traced = trace("convnet", &net.region(), images.clone(), &some_device()).unwrap();
+            let traced = trace("convnet", &net.region(), images.clone(), &here).unwrap();
             let after: Vec<_> = net.statistics().iter().map(|(mean, _)| mean.to_data()).collect();
             assert_eq!(before, after, "tracing moves no statistics");
             assert_eq!(traced.distinct_stages(), 3, "stem, blocks, head");
-            let run = || without_checkpointing(|| net.forward(images.clone(), Rule::StoreAll)).unwrap();
-            compare(&format!("{config:?}, {batch} of {size}x{size}"), tapes(&traced), measured(run));
-            let built = trace_model("convnet", &some_device(), |device| {
+            let what = format!("width {width}, {batch} of {size}x{size}");
+            let stages = traced.profile().stages();
+            compare(&what, &stages[0], || net.stem().forward(images.clone()));
+            let x = Tensor::<4>::ones([batch, width, size, size], &device).require_grad();
+            compare(&what, &stages[1], || net.blocks()[0].residual(x.clone()));
+            let built = trace_model("convnet", &here, |device| {
                 let images = Tensor::<4>::empty([batch, 3, size, size], device);
                 Ok::<_, rekindle::Error>((config.init(device).region(), images))
             });
