@@ -75,7 +75,8 @@ impl Dropout {
         #[cfg(feature = "capture")]
         if crate::traced::is_captured(&device) {
             // Of the same shape and type: there are no values to find in it.
-            let mask = Tensor::<D>::random(shape, burn::tensor::Distribution::Default, (&device, input.dtype()));
+            let mask =
+                Tensor::<D>::random(shape, burn::tensor::Distribution::Default, (&device, input.dtype()));
             return input * mask;
         }
         let mask = philox::mask(seeds::next(), dropped, kept, shape.num_elements());

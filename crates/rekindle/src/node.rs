@@ -298,7 +298,10 @@ impl<B: GraphBackend, const N: usize> Backward<B, N> for Join {
 }
 
 /// One node above all of `guards`, as a tree: an operation has a fixed number of parents. `None` without any.
-pub(crate) fn join<B: GraphBackend>(mut guards: Vec<NodeGuard>, value: &FloatTensor<B>) -> Option<Tracked<B>> {
+pub(crate) fn join<B: GraphBackend>(
+    mut guards: Vec<NodeGuard>,
+    value: &FloatTensor<B>,
+) -> Option<Tracked<B>> {
     loop {
         let mut joined = Vec::with_capacity(guards.len().div_ceil(8));
         let mut rest = guards.into_iter();

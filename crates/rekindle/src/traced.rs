@@ -7,11 +7,11 @@ use std::fmt;
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Nanos, Profile, StageProfile, TapeOption};
 
+use crate::Error;
 use crate::boundary::{Boundary, Parts};
 use crate::node::{TapeStrategy, sweep_when};
 use crate::region::Region;
 use crate::stage::AnyStage;
-use crate::Error;
 
 mod capture;
 mod cost;
@@ -174,7 +174,10 @@ impl fmt::Display for Traced {
         let rows: Vec<_> = self.stages.iter().zip(self.profile.stages()).collect();
         let alike = |a: &(&TracedStage, &StageProfile), b: &(&TracedStage, &StageProfile)| {
             let unnamed = |row: &(&TracedStage, &StageProfile)| {
-                (TracedStage { name: String::new(), ..row.0.clone() }, StageProfile { name: String::new(), ..row.1.clone() })
+                (
+                    TracedStage { name: String::new(), ..row.0.clone() },
+                    StageProfile { name: String::new(), ..row.1.clone() },
+                )
             };
             unnamed(a) == unnamed(b)
         };
@@ -184,7 +187,8 @@ impl fmt::Display for Traced {
                 [one] => one.0.name.clone(),
                 _ => format!("{} and {} like it", work.name, group.len() - 1),
             };
-            let balanced = sizes.options.first().map_or_else(String::new, |option| option.tape_bytes.to_string());
+            let balanced =
+                sizes.options.first().map_or_else(String::new, |option| option.tape_bytes.to_string());
             let flops = work.forward.flops.saturating_add(work.backward.flops) as f64 / 1e12;
             let moved: Bytes = [work.forward.moved_bytes, work.backward.moved_bytes].into_iter().sum();
             row(

@@ -11,8 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
 use burn::backend::ir::{
-    ActivationOperationIr, BaseOperationIr, FloatOperationIr, IntOperationIr, ModuleOperationIr,
-    NumericOperationIr, OperationIr, TensorIr, TensorStatus,
+    BaseOperationIr, FloatOperationIr, IntOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr,
+    TensorIr, TensorStatus,
 };
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::backend::{
@@ -239,7 +239,8 @@ fn trace(stage: &dyn AnyStage, device: &Device, input: &Outline, run: Run) -> Re
         tokens.push(node::<Capture, _, _>(Join, tensor.node(), (), token));
     }
     let guards = tokens.iter().map(|token| token.node()).collect();
-    let Some((value, tie)) = value.and_then(|value| Some((value.clone(), join::<Capture>(guards, &value)?))) else {
+    let Some((value, tie)) = value.and_then(|value| Some((value.clone(), join::<Capture>(guards, &value)?)))
+    else {
         return Ok(traced);
     };
     drop(tokens);
@@ -289,7 +290,8 @@ impl Traced {
         layout::settle(&mut recording.operations);
         recording.given = self.given.into_iter().map(&mut number).collect();
         recording.outputs = self.outputs.into_iter().map(&mut number).collect();
-        recording.gradients_in = self.gradients_in.into_iter().map(|(id, bytes)| (number(id), bytes)).collect();
+        recording.gradients_in =
+            self.gradients_in.into_iter().map(|(id, bytes)| (number(id), bytes)).collect();
         recording.gradients_out = self.gradients_out.into_iter().map(&mut number).collect();
         recording.parameter_gradients = self.parameter_gradients.into_iter().map(&mut number).collect();
         Recorded { recording, output: self.output, of: self.of, parameters: self.parameters }
@@ -361,7 +363,9 @@ impl<'a> Lift<'a> {
             let mut tensor = match dtype {
                 dtype if dtype.is_float() => Dispatch::float_empty(shape, dispatch, dtype.into()),
                 dtype if dtype.is_bool() => Dispatch::bool_empty(shape, dispatch, dtype.into()),
-                dtype if dtype.is_int() || dtype.is_uint() => Dispatch::int_empty(shape, dispatch, dtype.into()),
+                dtype if dtype.is_int() || dtype.is_uint() => {
+                    Dispatch::int_empty(shape, dispatch, dtype.into())
+                }
                 dtype => {
                     return Err(Error::Run { reason: format!("tensors of {dtype:?} cannot be traced") });
                 }
@@ -483,21 +487,18 @@ impl ModuleMapper for LiftParameters<'_, '_> {
 /// What an operation does with memory and time.
 fn kind_of(operation: &OperationIr) -> Kind {
     match operation {
-        OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => base_kind(base),
+        OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => {
+            base_kind(base)
+        }
         OperationIr::NumericFloat(_, numeric) | OperationIr::NumericInt(_, numeric) => numeric_kind(numeric),
         OperationIr::Float(_, FloatOperationIr::Matmul(matmul)) => matmul_kind(&matmul.lhs, &matmul.out),
         OperationIr::Int(IntOperationIr::Matmul(matmul)) => matmul_kind(&matmul.lhs, &matmul.out),
         OperationIr::Float(_, FloatOperationIr::Random(_)) => Kind::Pass,
         OperationIr::Float(..) | OperationIr::Int(_) | OperationIr::Bool(_) => Kind::Elementwise,
-        OperationIr::Activation(activation) => match activation {
-            ActivationOperationIr::Softmax(_)
-            | ActivationOperationIr::LogSoftmax(_)
-            | ActivationOperationIr::Softmin(_) => Kind::Pass,
-            _ => Kind::Elementwise,
-        },
         OperationIr::Module(module) => module_kind(module),
         OperationIr::Init(_) | OperationIr::Drop(_) => Kind::Creation,
-        OperationIr::Custom(_) | OperationIr::Distributed(_) => Kind::Pass,
+        // Backends have kernels of their own for activations, which need not write in place.
+        OperationIr::Activation(_) | OperationIr::Custom(_) | OperationIr::Distributed(_) => Kind::Pass,
     }
 }
 
@@ -516,12 +517,9 @@ fn base_kind(operation: &BaseOperationIr) -> Kind {
         }
         BaseOperationIr::Flip(_) | BaseOperationIr::Unfold(_) => Kind::View(View::Scattered),
         BaseOperationIr::Empty(_) => Kind::Creation,
-        BaseOperationIr::Select(_) | BaseOperationIr::Gather(_) | BaseOperationIr::GatherNd(_) => Kind::Lookup,
-        BaseOperationIr::MaskFill(_)
-        | BaseOperationIr::MaskWhere(_)
-        | BaseOperationIr::SliceAssign(_)
-        | BaseOperationIr::SelectAssign(_)
-        | BaseOperationIr::Scatter(_) => Kind::Elementwise,
+        BaseOperationIr::Select(_) | BaseOperationIr::Gather(_) | BaseOperationIr::GatherNd(_) => {
+            Kind::Lookup
+        }
         _ => Kind::Pass,
     }
 }

@@ -67,7 +67,9 @@ impl Layout {
         let strides = match (view, &self.strides) {
             (View::Reshape, _) => return self.is_contiguous().then(|| Self::contiguous(shape)),
             (View::Scattered, _) | (_, None) => None,
-            (View::Permute(axes), Some(strides)) => axes.iter().map(|axis| strides.get(*axis).copied()).collect(),
+            (View::Permute(axes), Some(strides)) => {
+                axes.iter().map(|axis| strides.get(*axis).copied()).collect()
+            }
             (View::Expand, Some(strides)) => {
                 let new = shape.len().saturating_sub(self.shape.len());
                 let old = self.shape.iter().zip(strides).zip(&shape[new..]);

@@ -44,20 +44,21 @@ pub(super) fn taped(recording: &Recording) -> TapedBytes {
     let handed_on = memory.blocks_of(&recording.gradients_out);
     let incoming: HashMap<usize, u64> = recording.gradients_in.iter().copied().collect();
     let starts: HashSet<usize> = memory.blocks_of(&incoming.keys().copied().collect::<Vec<_>>());
-    let in_backward = (0..memory.blocks.len()).filter(|index| !parameters.contains(index)).filter_map(|index| {
-        let block = &memory.blocks[index];
-        let until = match handed_on.contains(&index) {
-            true => end,
-            false => block.last_read.unwrap_or(block.made),
-        };
-        match block {
-            _ if starts.contains(&index) => Some((forward, until, block.bytes)),
-            block if block.given => None,
-            block if block.made >= forward => Some((block.made, until, block.bytes)),
-            _ if kept.contains(&index) => Some((forward, until, block.bytes)),
-            _ => None,
-        }
-    });
+    let in_backward =
+        (0..memory.blocks.len()).filter(|index| !parameters.contains(index)).filter_map(|index| {
+            let block = &memory.blocks[index];
+            let until = match handed_on.contains(&index) {
+                true => end,
+                false => block.last_read.unwrap_or(block.made),
+            };
+            match block {
+                _ if starts.contains(&index) => Some((forward, until, block.bytes)),
+                block if block.given => None,
+                block if block.made >= forward => Some((block.made, until, block.bytes)),
+                _ if kept.contains(&index) => Some((forward, until, block.bytes)),
+                _ => None,
+            }
+        });
     let backward_peak = peak(in_backward.filter(|(_, until, _)| *until >= forward), end);
     let gradient = recording.gradients_in.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes));
     TapedBytes {
@@ -151,7 +152,9 @@ impl Memory {
                             let whole = memory.blocks[block].bytes == value.bytes();
                             let in_order = layouts.in_order(read.id);
                             let others = lookers[block].iter().filter(|id| **id != read.id);
-                            let unread = others.into_iter().all(|id| last_uses.get(id).is_none_or(|last| *last <= index));
+                            let unread = others
+                                .into_iter()
+                                .all(|id| last_uses.get(id).is_none_or(|last| *last <= index));
                             read.last && whole && in_order && unread && !memory.blocks[block].given
                         });
                         target.map(|read| read.id)
@@ -162,7 +165,12 @@ impl Memory {
                     Some(id) => memory.of[&id],
                     None => {
                         let given = given.contains(&value.id);
-                        memory.blocks.push(Block { bytes: value.bytes(), made: index, last_read: None, given });
+                        memory.blocks.push(Block {
+                            bytes: value.bytes(),
+                            made: index,
+                            last_read: None,
+                            given,
+                        });
                         lookers.push(Vec::new());
                         memory.blocks.len() - 1
                     }
@@ -201,7 +209,11 @@ mod tests {
                 operation(Kind::Pass, vec![value(0, &[2, 4])], vec![value(1, &[2, 4])]),
                 operation(swap, vec![value(1, &[2, 4])], vec![value(2, &[4, 2])]),
                 operation(Kind::Pass, vec![value(2, &[4, 2])], vec![value(3, &[4])]),
-                operation(Kind::Pass, vec![value(4, &[4]), value(2, &[4, 2]), value(1, &[2, 4])], vec![value(5, &[2, 4])]),
+                operation(
+                    Kind::Pass,
+                    vec![value(4, &[4]), value(2, &[4, 2]), value(1, &[2, 4])],
+                    vec![value(5, &[2, 4])],
+                ),
                 operation(Kind::Pass, vec![value(5, &[2, 4]), value(0, &[2, 4])], vec![value(6, &[2, 4])]),
             ],
             forward: 3,
