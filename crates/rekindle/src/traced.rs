@@ -16,6 +16,7 @@ use crate::stage::AnyStage;
 mod capture;
 mod cost;
 mod device_model;
+mod kind;
 mod layout;
 mod operation;
 mod tape;
@@ -47,8 +48,8 @@ use operation::Recording;
 /// let stage = &traced.stages()[0];
 /// assert_eq!(stage.forward.flops, 2 * 32 * 64 * 64);
 /// assert_eq!(stage.backward.flops, 2 * stage.forward.flops);
-/// // The tape of `tanh` is its output; the linear layer's is its input, which is not the stage's own.
-/// assert_eq!(traced.profile().stages()[0].tape_bytes.get(), 32 * 64 * 4);
+/// // What `tanh` read, and the output. The linear layer keeps its input, which is not the stage's own.
+/// assert_eq!(traced.profile().stages()[0].tape_bytes.get(), 2 * 32 * 64 * 4);
 /// assert_eq!(traced.distinct_stages(), 1);
 /// # Ok::<(), rekindle::Error>(())
 /// ```
@@ -87,7 +88,7 @@ pub fn trace<I: Boundary, O: Boundary>(
 ///     let region = Region::new().stages("layer", &layers, |layer: &Linear, x: Tensor<2>| layer.forward(x).tanh());
 ///     Ok::<_, rekindle::Error>((region, Tensor::empty([4096, 1 << 21], device).require_grad()))
 /// })?;
-/// assert_eq!(traced.profile().stages()[0].tape_bytes.to_string(), "32 GiB");
+/// assert_eq!(traced.profile().stages()[0].tape_bytes.to_string(), "64.0 GiB");
 /// # Ok::<(), rekindle::Error>(())
 /// ```
 ///
@@ -272,7 +273,7 @@ fn profiled(
     device: &DeviceModel,
 ) -> Result<(StageProfile, TracedStage, Outline), Error> {
     let plain = capture::record(stage, input, Run::Taped(TapeStrategy::Disabled))?;
-    let bytes = tape::taped(&plain.recording);
+    let bytes = tape::taped(&plain.recording, &free.recording);
     let output_bytes = plain.output.bytes();
     let times = |recording: &Recording| {
         let (forward, backward) = recording.operations.split_at(recording.forward);
@@ -284,7 +285,7 @@ fn profiled(
     // An operation that Burn cannot recompute is no reason to refuse the stage.
     let balanced = capture::record(stage, input, Run::Taped(TapeStrategy::Balanced)).ok();
     if let Some((balanced, name)) = balanced.zip("balanced".parse().ok()) {
-        let bytes = tape::taped(&balanced.recording);
+        let bytes = tape::taped(&balanced.recording, &free.recording);
         let (forward_ns, backward_ns): (Nanos, Nanos) = times(&balanced.recording);
         backward_extra = backward_extra.max(bytes.backward_extra);
         let tape_bytes = Bytes::new(bytes.tape.max(output_bytes));

@@ -10,26 +10,24 @@ use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
-use burn::backend::ir::{
-    BaseOperationIr, FloatOperationIr, IntOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr,
-    TensorIr, TensorStatus,
-};
+use burn::backend::ir::{OperationIr, TensorIr, TensorStatus};
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::backend::{
     Autodiff, AutodiffBackend, BackendTensor, Capture, Dispatch, DispatchAutodiffContext, DispatchDevice,
     DispatchTensorKind, TensorMetadata,
 };
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Bool, CaptureError, CompletedCaptureScope, DType, Device, Int, Shape, Tensor, TensorId};
+use burn::tensor::{
+    Bool, CaptureError, CapturedGraph, CompletedCaptureScope, DType, Device, Int, Shape, Tensor, TensorId,
+};
 
+use super::kind::kind_of;
 use super::layout;
-use super::operation::{Kind, Operation, Recording, Value, View, product};
+use super::operation::{Operation, Recording, Value, product};
 use crate::Error;
 use crate::boundary::Parts;
 use crate::node::{AnyTensor, Join, Start, TapeStrategy, Tracked, join, node, token};
 use crate::stage::AnyStage;
-
-type CapturedGraph = burn::tensor::CapturedGraph;
 
 // --------------------------------------------------------------------------------------------------------- the scope
 
@@ -49,7 +47,10 @@ pub(crate) fn is_captured(device: &Device) -> bool {
 /// # Errors
 /// With the words of whatever panicked: an operation that asks for values, mostly.
 pub(super) fn captured<T>(run: impl FnOnce(&Device) -> T) -> Result<(T, CapturedGraph), String> {
-    let device = FREE.take_last().unwrap_or_else(Device::capture);
+    let device = match FREE.with_borrow_mut(Vec::pop) {
+        Some(device) => device,
+        None => quietly(Device::capture)?,
+    };
     let mut made = None;
     let outcome = quietly(|| {
         device.capture_scope(|scope| -> CompletedCaptureScope {
@@ -68,27 +69,20 @@ pub(super) fn captured<T>(run: impl FnOnce(&Device) -> T) -> Result<(T, Captured
     }
 }
 
-trait TakeLast<T> {
-    fn take_last(&'static self) -> Option<T>;
-}
-
-impl<T> TakeLast<T> for std::thread::LocalKey<RefCell<Vec<T>>> {
-    fn take_last(&'static self) -> Option<T> {
-        self.with_borrow_mut(Vec::pop)
-    }
-}
-
 /// Catches a panic, and keeps it from printing: one that is handled must not look like one that is not.
 fn quietly<T>(run: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
-    HOOK.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |panic| {
-            if !QUIET.get() {
-                before(panic);
-            }
-        }));
-    });
+    // A thread that unwinds already may not change the hook.
+    if !std::thread::panicking() {
+        HOOK.call_once(|| {
+            let before = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                if !QUIET.get() {
+                    before(panic);
+                }
+            }));
+        });
+    }
     let outer = QUIET.replace(true);
     let result = catch_unwind(AssertUnwindSafe(run));
     QUIET.set(outer);
@@ -480,132 +474,4 @@ impl ModuleMapper for LiftParameters<'_, '_> {
         let id = param.id;
         param.map(|tensor| self.lifted(id, tensor))
     }
-}
-
-// ------------------------------------------------------------------------------------------------- kinds of operations
-
-/// What an operation does with memory and time.
-fn kind_of(operation: &OperationIr) -> Kind {
-    match operation {
-        OperationIr::BaseFloat(base) | OperationIr::BaseInt(base) | OperationIr::BaseBool(base) => {
-            base_kind(base)
-        }
-        OperationIr::NumericFloat(_, numeric) | OperationIr::NumericInt(_, numeric) => numeric_kind(numeric),
-        OperationIr::Float(_, FloatOperationIr::Matmul(matmul)) => matmul_kind(&matmul.lhs, &matmul.out),
-        OperationIr::Int(IntOperationIr::Matmul(matmul)) => matmul_kind(&matmul.lhs, &matmul.out),
-        OperationIr::Float(_, FloatOperationIr::Random(_)) => Kind::Pass,
-        OperationIr::Float(..) | OperationIr::Int(_) | OperationIr::Bool(_) => Kind::Elementwise,
-        OperationIr::Module(module) => module_kind(module),
-        OperationIr::Init(_) | OperationIr::Drop(_) => Kind::Creation,
-        // Backends have kernels of their own for activations, which need not write in place.
-        OperationIr::Activation(_) | OperationIr::Custom(_) | OperationIr::Distributed(_) => Kind::Pass,
-    }
-}
-
-fn base_kind(operation: &BaseOperationIr) -> Kind {
-    match operation {
-        BaseOperationIr::Reshape(_) => Kind::View(View::Reshape),
-        BaseOperationIr::SwapDims(swap) => {
-            let mut axes: Vec<usize> = (0..swap.input.shape.num_dims()).collect();
-            axes.swap(swap.dim1, swap.dim2);
-            Kind::View(View::Permute(axes))
-        }
-        BaseOperationIr::Permute(permute) => Kind::View(View::Permute(permute.axes.clone())),
-        BaseOperationIr::Expand(_) => Kind::View(View::Expand),
-        BaseOperationIr::Slice(slice) => {
-            Kind::View(View::Slice(slice.ranges.iter().map(|range| range.step).collect()))
-        }
-        BaseOperationIr::Flip(_) | BaseOperationIr::Unfold(_) => Kind::View(View::Scattered),
-        BaseOperationIr::Empty(_) => Kind::Creation,
-        BaseOperationIr::Select(_) | BaseOperationIr::Gather(_) | BaseOperationIr::GatherNd(_) => {
-            Kind::Lookup
-        }
-        _ => Kind::Pass,
-    }
-}
-
-fn numeric_kind(operation: &NumericOperationIr) -> Kind {
-    use NumericOperationIr as Numeric;
-    match operation {
-        Numeric::Add(_)
-        | Numeric::AddScalar(_)
-        | Numeric::Sub(_)
-        | Numeric::SubScalar(_)
-        | Numeric::Mul(_)
-        | Numeric::MulScalar(_)
-        | Numeric::Div(_)
-        | Numeric::DivScalar(_)
-        | Numeric::Rem(_)
-        | Numeric::RemScalar(_)
-        | Numeric::Abs(_)
-        | Numeric::Neg(_)
-        | Numeric::Sign(_)
-        | Numeric::Clamp(_)
-        | Numeric::ClampMin(_)
-        | Numeric::ClampMax(_)
-        | Numeric::Powi(_)
-        | Numeric::PowiScalar(_) => Kind::Elementwise,
-        _ => Kind::Pass,
-    }
-}
-
-fn module_kind(operation: &ModuleOperationIr) -> Kind {
-    use ModuleOperationIr as Op;
-    /// Every element of `of` is a sum over what stands behind the first dimension of the weights.
-    fn convolution(of: &TensorIr, weight: &TensorIr) -> Kind {
-        flops(elements(of), product(weight.shape.as_slice().get(1..).unwrap_or_default()))
-    }
-    match operation {
-        Op::Embedding(_) => Kind::Lookup,
-        Op::Linear(linear) => flops(elements(&linear.out), last(&linear.x)),
-        Op::LinearXBackward(linear) => flops(elements(&linear.output_grad), last(&linear.out)),
-        Op::LinearWeightBackward(linear) => flops(elements(&linear.output_grad), last(&linear.x)),
-        Op::Conv1d(conv) => convolution(&conv.out, &conv.weight),
-        Op::Conv1dXBackward(conv) => convolution(&conv.output_grad, &conv.weight),
-        Op::Conv1dWeightBackward(conv) => convolution(&conv.output_grad, &conv.weight),
-        Op::Conv2d(conv) => convolution(&conv.out, &conv.weight),
-        Op::Conv2dXBackward(conv) => convolution(&conv.output_grad, &conv.weight),
-        Op::Conv2dWeightBackward(conv) => convolution(&conv.output_grad, &conv.weight),
-        Op::Conv3d(conv) => convolution(&conv.out, &conv.weight),
-        Op::Conv3dXBackward(conv) => convolution(&conv.output_grad, &conv.weight),
-        Op::Conv3dWeightBackward(conv) => convolution(&conv.output_grad, &conv.weight),
-        Op::DeformableConv2d(conv) => convolution(&conv.out, &conv.weight),
-        // Gradients of the input and of the weights in one.
-        Op::DeformableConv2dBackward(conv) => match convolution(&conv.out_grad, &conv.weight) {
-            Kind::Product { flops } => Kind::Product { flops: flops.saturating_mul(2) },
-            other => other,
-        },
-        // A transposed convolution spreads what a convolution gathers.
-        Op::ConvTranspose1d(conv) => convolution(&conv.x, &conv.weight),
-        Op::ConvTranspose1dWeightBackward(conv) => convolution(&conv.x, &conv.weight),
-        Op::ConvTranspose2d(conv) => convolution(&conv.x, &conv.weight),
-        Op::ConvTranspose2dWeightBackward(conv) => convolution(&conv.x, &conv.weight),
-        Op::ConvTranspose3d(conv) => convolution(&conv.x, &conv.weight),
-        Op::ConvTranspose3dWeightBackward(conv) => convolution(&conv.x, &conv.weight),
-        Op::Attention(attention) => {
-            // The scores, and the sum of the values that they weigh.
-            let keys = attention.key.shape.as_slice().iter().rev().nth(1).copied().unwrap_or(1) as u64;
-            let rows = elements(&attention.query) / last(&attention.query).max(1);
-            flops(rows.saturating_mul(keys), last(&attention.query).saturating_add(last(&attention.value)))
-        }
-        _ => Kind::Pass,
-    }
-}
-
-fn matmul_kind(lhs: &TensorIr, out: &TensorIr) -> Kind {
-    flops(elements(out), last(lhs))
-}
-
-/// Sums of `terms` products each: two operations for a product and its addition.
-fn flops(sums: u64, terms: u64) -> Kind {
-    Kind::Product { flops: sums.saturating_mul(terms).saturating_mul(2) }
-}
-
-fn elements(tensor: &TensorIr) -> u64 {
-    product(tensor.shape.as_slice())
-}
-
-/// The last dimension, which a matrix product sums over.
-fn last(tensor: &TensorIr) -> u64 {
-    tensor.shape.as_slice().last().map_or(1, |last| *last as u64)
 }

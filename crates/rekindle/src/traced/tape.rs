@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::layout::Layouts;
-use super::operation::{Kind, Recording};
+use super::operation::{Kind, Operation, Recording};
 
 /// The bytes of a taped run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,14 +15,15 @@ pub(super) struct TapedBytes {
     pub(super) backward_extra: u64,
 }
 
-/// The bytes that a taped run keeps, and those that it needs for a while.
-pub(super) fn taped(recording: &Recording) -> TapedBytes {
+/// The bytes that a taped run keeps, and those that it needs for a while. `free` is the same stage without a tape.
+pub(super) fn taped(recording: &Recording, free: &Recording) -> TapedBytes {
     let memory = Memory::of(recording);
     let (forward, end) = (recording.forward, recording.operations.len());
     let outputs = memory.blocks_of(&recording.outputs);
+    let held = memory.blocks_of(&held(recording, free));
     let is_kept = |index: usize| {
         let block = &memory.blocks[index];
-        let read_back = block.last_read.is_some_and(|last| last >= forward);
+        let read_back = block.last_read.is_some_and(|last| last >= forward) || held.contains(&index);
         !block.given && block.made < forward && (read_back || outputs.contains(&index))
     };
     let kept: HashSet<usize> = (0..memory.blocks.len()).filter(|index| is_kept(*index)).collect();
@@ -67,6 +68,51 @@ pub(super) fn taped(recording: &Recording) -> TapedBytes {
         forward_extra: forward_peak.saturating_sub(tape),
         backward_extra: backward_peak.saturating_sub(tape).saturating_sub(gradient),
     }
+}
+
+/// The tensors that a tape holds without ever reading them.
+///
+/// Burn's balanced tape takes a copy of whatever it may have to recompute from, needed or not. Such a tensor has no reader
+/// in the backward. But its last reader in the forward found somebody else holding it, and does not when there is no tape.
+/// What the backward makes again was held for that moment only.
+fn held(taped: &Recording, free: &Recording) -> Vec<usize> {
+    let ahead = &taped.operations[..taped.forward];
+    let alike = |(taped, free): (&Operation, &Operation)| taped.reads.len() == free.reads.len();
+    if ahead.len() != free.operations.len() || !ahead.iter().zip(&free.operations).all(alike) {
+        return Vec::new();
+    }
+    let mut last_reads: HashMap<usize, (bool, bool)> = HashMap::new();
+    for (taped, free) in ahead.iter().zip(&free.operations) {
+        let reads = taped.reads.iter().zip(&free.reads);
+        last_reads.extend(reads.map(|(taped, free)| (taped.id, (taped.last, free.last))));
+    }
+    last_reads.retain(|_, (in_taped, in_free)| !*in_taped && *in_free);
+    let again = made_again(taped);
+    last_reads.into_keys().filter(|id| !again.contains(id)).collect()
+}
+
+/// The tensors of the forward that the backward recomputes: the same kind of operation, on the same tensors or on such as
+/// were recomputed themselves.
+fn made_again(recording: &Recording) -> HashSet<usize> {
+    let (ahead, back) = recording.operations.split_at(recording.forward);
+    let mut originals: HashMap<usize, usize> = HashMap::new();
+    let read = |operation: &Operation, originals: &HashMap<usize, usize>| -> Vec<usize> {
+        operation.reads.iter().map(|read| originals.get(&read.id).copied().unwrap_or(read.id)).collect()
+    };
+    // What is made from nothing is drawn anew.
+    let from_something = |operation: &&Operation| !operation.reads.is_empty();
+    let known: HashMap<(&Kind, Vec<usize>), &Operation> = ahead
+        .iter()
+        .filter(from_something)
+        .map(|operation| ((&operation.kind, read(operation, &originals)), operation))
+        .collect();
+    for operation in back.iter().filter(from_something) {
+        if let Some(original) = known.get(&(&operation.kind, read(operation, &originals))) {
+            let made = operation.makes.iter().zip(&original.makes);
+            originals.extend(made.map(|(again, original)| (again.id, original.id)));
+        }
+    }
+    originals.into_values().collect()
 }
 
 /// The most bytes that a run without a tape needs for a while, beyond its output.
@@ -189,7 +235,7 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
-    use super::super::operation::{Operation, Value, View};
+    use super::super::operation::{Value, View};
     use super::*;
 
     fn value(id: usize, shape: &[usize]) -> Value {
@@ -223,11 +269,35 @@ mod tests {
             gradients_out: vec![6],
             parameter_gradients: Vec::new(),
         };
-        let bytes = taped(&recording);
+        let bytes = taped(&recording, &Recording::default());
         assert_eq!(bytes.tape, 32 + 16, "the memory of 1 and 2, and the output");
         assert_eq!((bytes.gradient, bytes.forward_extra), (16, 0));
         // At the first operation: 32 of the tape, 16 of the gradient, 32 made. The output is dead by then.
         assert_eq!(bytes.backward_extra, (32 + 16 + 32) - (48 + 16));
+    }
+
+    #[test]
+    fn what_a_tape_holds_in_vain_is_counted_too() {
+        let run = |last: bool| Recording {
+            operations: vec![
+                operation(Kind::Product { flops: 1 }, vec![value(0, &[8])], vec![value(1, &[8])]),
+                operation(Kind::Elementwise, vec![Value { last, ..value(1, &[8]) }], vec![value(2, &[8])]),
+            ],
+            forward: 2,
+            given: vec![0],
+            outputs: vec![2],
+            ..Recording::default()
+        };
+        assert_eq!(taped(&run(true), &run(true)).tape, 32);
+        assert_eq!(taped(&run(false), &run(true)).tape, 64, "somebody holds it who does not without a tape");
+        assert_eq!(taped(&run(false), &run(false)).tape, 32, "the stage itself holds it for a while");
+        let mut again = run(false);
+        again.operations.push(operation(
+            Kind::Product { flops: 1 },
+            vec![value(0, &[8])],
+            vec![value(3, &[8])],
+        ));
+        assert_eq!(taped(&again, &run(true)).tape, 32, "it is made again");
     }
 
     #[test]
