@@ -1,8 +1,8 @@
 //! The profile of a GPT with 70 billion parameters, on whatever machine this is.
 //!
 //! ```text
-//! cargo run --release --example trace_70b             sequences of 4,096 tokens, one at a time
-//! cargo run --release --example trace_70b -- 8192 4   four sequences of 8,192 tokens
+//! cargo run --release -p rekindle-models --example trace_70b             sequences of 4,096 tokens, one at a time
+//! cargo run --release -p rekindle-models --example trace_70b -- 8192 4   four sequences of 8,192 tokens
 //! ```
 //!
 //! Nothing is computed and no parameter is allocated. The times are those of a data sheet: a GPU that reaches 400
