@@ -54,6 +54,76 @@ impl fmt::Display for ParseBudgetError {
 
 impl std::error::Error for ParseBudgetError {}
 
+/// What a run may take: bytes, a part of what plain training takes, what is free, or as little as possible.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Target {
+    Bytes(Bytes),
+    Part(Fraction),
+    Free,
+    Smallest,
+}
+
+impl Target {
+    /// The budget. A part is one of `plain`, where that was measured, and of what the profile says of it otherwise.
+    pub(crate) fn budget(self, plain: Option<Bytes>) -> Result<rekindle::Budget, rekindle::Error> {
+        match (self, plain) {
+            (Self::Bytes(bytes), _) => Ok(rekindle::Budget::bytes(bytes)),
+            (Self::Part(part), Some(plain)) => {
+                Ok(rekindle::Budget::bytes(Bytes::new((plain.get() as f64 * part.0) as u64)))
+            }
+            (Self::Part(part), None) => rekindle::Budget::of_plain(part.0),
+            (Self::Free, _) => Ok(rekindle::Budget::free()),
+            (Self::Smallest, _) => Ok(rekindle::Budget::smallest()),
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            // Without a blank: it is part of a name.
+            Self::Bytes(bytes) => formatter.write_str(&bytes.to_string().replace(' ', "")),
+            Self::Part(part) => write!(formatter, "{}%", (part.0 * 1e4).round() / 1e2),
+            Self::Free => formatter.write_str("auto"),
+            Self::Smallest => formatter.write_str("smallest"),
+        }
+    }
+}
+
+impl FromStr for Target {
+    type Err = ParseTargetError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "auto" => Ok(Self::Free),
+            "smallest" => Ok(Self::Smallest),
+            _ => match text.parse() {
+                Ok(Budget::Bytes(bytes)) => Ok(Self::Bytes(bytes)),
+                Ok(Budget::Part(part)) => Ok(Self::Part(part)),
+                Err(_) => Err(ParseTargetError { found: text.to_owned() }),
+            },
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct ParseTargetError {
+    found: String,
+}
+
+impl fmt::Display for ParseTargetError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            formatter,
+            "`{}` is not a budget: expected bytes such as 64MiB, a part of what plain training takes such as 30%, auto \
+             for what is free, or smallest",
+            self.found
+        )
+    }
+}
+
+impl std::error::Error for ParseTargetError {}
+
 /// A fraction from 0: `5%` or `0.05`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Fraction(pub(crate) f64);

@@ -7,7 +7,8 @@ use rekindle::Bytes;
 use rekindle_models::GptConfig;
 use rekindle_plan::solvers::{ParseSolverError, Solver};
 
-use crate::amount::{Budget, Fraction};
+use crate::amount::{Budget, Fraction, Target};
+use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::strategy::Strategy;
 
@@ -22,9 +23,11 @@ Examples:
   rekindle train --data book.txt --steps 500
   rekindle verify --strategy sqrt --json
   rekindle bench
-  rekindle plan profile.json --budget 2GiB --json > plan.json
+  rekindle profile -o profile.json
+  rekindle plan profile.json --budget 30% -o plan.json
   rekindle frontier profile.json
-  rekindle explain profile.json plan.json"
+  rekindle explain profile.json plan.json
+  rekindle report --budget 25% -o report.html"
 )]
 pub(crate) struct Arguments {
     /// What to do; `train` when nothing is said.
@@ -40,6 +43,8 @@ pub(crate) enum Command {
     Verify(VerifyArguments),
     /// Run every strategy side by side on one model: peak, time, overhead, gradients
     Bench(BenchArguments),
+    /// Measure or trace the stages of a model
+    Profile(ProfileArguments),
     /// Find the fastest plan of a profile for a budget
     Plan(PlanArguments),
     /// Judge any plan: is it legal, what is its peak, how long does it take
@@ -48,6 +53,8 @@ pub(crate) enum Command {
     Frontier(FrontierArguments),
     /// Tell what a plan keeps, where, why, and what sets its peak
     Explain(ExplainArguments),
+    /// Write one HTML page: memory over the step, plan, frontier, predicted against measured
+    Report(ReportArguments),
 }
 
 impl Default for Command {
@@ -61,13 +68,40 @@ impl Default for Command {
 #[command(mut_arg("batch", |batch| batch.default_value("8")))]
 #[command(after_help = "\
 Examples:
-  rekindle train
-  rekindle train --data book.txt --strategy every-2 --steps 500 --seed 7
-  rekindle train --layers 24 --batch 4 --json > summary.json")]
+  rekindle train                                   a quarter of what plain training takes
+  rekindle train --budget 64MiB --data book.txt --steps 500
+  rekindle train --memory 1GiB --layers 24         weights, gradients and optimizer included
+  rekindle train --budget 30% --cache plan.json    measure and plan once
+  rekindle train --strategy every-2 --json > summary.json")]
 pub(crate) struct TrainArguments {
-    /// How to train: plain, balanced, store-all, full, sqrt or every-K
-    #[arg(long, default_value = "every-1", value_name = "NAME")]
-    pub(crate) strategy: Strategy,
+    /// What the activations may take: 64MiB, 30% of what plain training takes, auto (what is free) or smallest
+    /// [default: 25%]
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["memory", "plan", "strategy"])]
+    pub(crate) budget: Option<Target>,
+    /// What all of training may take: weights, gradients, optimizer state, activations; bytes or auto
+    #[arg(long, value_name = "BYTES", conflicts_with_all = ["plan", "strategy"])]
+    pub(crate) memory: Option<Target>,
+    /// A plan from a file: what --cache wrote, or a plan (rekindle.plan/1) with its --profile
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["strategy", "cache"])]
+    pub(crate) plan: Option<PathBuf>,
+    /// The profile that --plan was made from (rekindle.profile/1)
+    #[arg(long, value_name = "FILE", requires = "plan")]
+    pub(crate) profile: Option<PathBuf>,
+    /// Keep the measured stages and the plan in this file, and use them when it is there
+    #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
+    pub(crate) cache: Option<PathBuf>,
+    /// How to train instead: plain, balanced, store-all, full, sqrt, every-K or optimal-BUDGET
+    #[arg(long, value_name = "NAME")]
+    pub(crate) strategy: Option<Strategy>,
+    /// What a plan leaves free of its budget, as a part of what it takes
+    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    pub(crate) margin: Fraction,
+    /// Train as the activation_checkpointing section of this DeepSpeed configuration says
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["budget", "memory", "plan", "cache", "strategy"])]
+    pub(crate) deepspeed: Option<PathBuf>,
+    /// What a stage of a plan is: a block, or a part of one
+    #[arg(long, value_enum, default_value = "parts", value_name = "CUT", conflicts_with_all = ["strategy", "plan"])]
+    pub(crate) cut: Cut,
     /// How many steps to train
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
@@ -77,6 +111,9 @@ pub(crate) struct TrainArguments {
     /// How far each step goes
     #[arg(long, default_value_t = 1e-3, value_name = "RATE", allow_negative_numbers = true)]
     pub(crate) learning_rate: f64,
+    /// Watch the run: loss, memory of each step, time left; q ends it after the step
+    #[arg(long)]
+    pub(crate) tui: bool,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
@@ -92,9 +129,15 @@ Examples:
 
 Exits with 1 when a gradient differs.")]
 pub(crate) struct VerifyArguments {
-    /// What to compare with plain training: balanced, store-all, full, sqrt or every-K
+    /// What to compare with plain training: balanced, store-all, full, sqrt, every-K or optimal-BUDGET
     #[arg(long, default_value = "every-1", value_name = "NAME")]
     pub(crate) strategy: Strategy,
+    /// Compare what the activation_checkpointing section of this DeepSpeed configuration comes to
+    #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
+    pub(crate) deepspeed: Option<PathBuf>,
+    /// What a plan leaves free of its budget, as a part of what it takes
+    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    pub(crate) margin: Fraction,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
@@ -106,7 +149,7 @@ pub(crate) struct VerifyArguments {
 #[command(after_help = "\
 Examples:
   rekindle bench
-  rekindle bench --strategies plain,every-1,full --layers 8 --rounds 3
+  rekindle bench --strategies every-1,optimal-64MiB,optimal-10% --layers 8 --rounds 3
   rekindle bench --json > bench.json")]
 pub(crate) struct BenchArguments {
     /// What to run; plain always runs, to compare with
@@ -114,15 +157,53 @@ pub(crate) struct BenchArguments {
         long,
         value_delimiter = ',',
         value_name = "NAMES",
-        default_value = "plain,balanced,store-all,every-1,every-2,sqrt"
+        default_value = "plain,balanced,store-all,every-1,every-2,sqrt,optimal-50%,optimal-25%,optimal-smallest"
     )]
     pub(crate) strategies: Vec<Strategy>,
+    /// Run also what the activation_checkpointing section of this DeepSpeed configuration comes to
+    #[arg(long, value_name = "FILE")]
+    pub(crate) deepspeed: Option<PathBuf>,
+    /// What a plan leaves free of its budget, as a part of what it takes
+    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    pub(crate) margin: Fraction,
     /// How many steps of each to take the median of
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle profile -o profile.json
+  rekindle profile --layers 48 --sequence 512 --runs 9 --json
+  rekindle profile | head -30")]
+pub(crate) struct ProfileArguments {
+    /// Which model
+    #[arg(long, value_name = "NAME", default_value = "gpt", value_parser = ["gpt"])]
+    pub(crate) model: String,
+    /// What a stage of a plan is: a block, or a part of one
+    #[arg(long, value_enum, default_value = "parts", value_name = "CUT")]
+    pub(crate) cut: Cut,
+    /// Run each stage a few times here [default]
+    #[arg(long, conflicts_with = "trace")]
+    pub(crate) measure: bool,
+    /// Run nothing: sizes and times from the operations of each stage
+    #[arg(long)]
+    pub(crate) trace: bool,
+    /// How often each stage runs; the median counts
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "trace")]
+    pub(crate) runs: u16,
+    #[command(flatten)]
+    pub(crate) size: Size,
+    /// Write the profile to a file (rekindle.profile/1)
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    /// Print the profile as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -243,6 +324,42 @@ pub(crate) struct SimulateArguments {
     pub(crate) json: bool,
 }
 
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle report --budget 25% -o report.html          measure, plan and run the default model
+  rekindle report plan.json                            what `rekindle train --cache plan.json` kept
+  rekindle report profile.json --plan plan.json --svg
+
+A page from files shows what is predicted; a page of a run shows what was measured as well.")]
+pub(crate) struct ReportArguments {
+    /// What `rekindle train --cache` wrote, or a profile together with --plan; a model is measured without it
+    pub(crate) file: Option<PathBuf>,
+    /// The plan that belongs to the profile (rekindle.plan/1)
+    #[arg(long, value_name = "FILE", requires = "file")]
+    pub(crate) plan: Option<PathBuf>,
+    /// Which model to measure
+    #[arg(long, value_name = "NAME", default_value = "gpt", value_parser = ["gpt"], conflicts_with = "file")]
+    pub(crate) model: String,
+    /// What a stage of a plan is: a block, or a part of one
+    #[arg(long, value_enum, default_value = "parts", value_name = "CUT", conflicts_with = "file")]
+    pub(crate) cut: Cut,
+    /// What its activations may take: 64MiB, 30% of what plain training takes, auto or smallest [default: 25%]
+    #[arg(long, value_name = "BYTES", conflicts_with = "file")]
+    pub(crate) budget: Option<Target>,
+    /// What a plan leaves free of its budget, as a part of what it takes
+    #[arg(long, value_name = "PERCENT", default_value = "2%", conflicts_with = "file")]
+    pub(crate) margin: Fraction,
+    #[command(flatten)]
+    pub(crate) size: Size,
+    /// Where the page goes
+    #[arg(short, long, value_name = "FILE", default_value = "report.html")]
+    pub(crate) output: PathBuf,
+    /// Write each figure as an SVG file beside the page, for papers
+    #[arg(long)]
+    pub(crate) svg: bool,
+}
+
 /// The size of the model and of a step: the 24-block GPT that figures are given for, and a quicker one to train.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Size {
@@ -307,7 +424,7 @@ impl Size {
         }
         for strategy in strategies {
             if let Strategy::Rule(rule) = strategy
-                && let Err(error) = rule.actions(self.layers)
+                && let Err(error) = rule.actions(self.stages())
             {
                 return Err(Failure::request(error, "choose another strategy, or fewer --layers"));
             }
@@ -331,6 +448,11 @@ impl Size {
         let weights = layers * 12 * width * width + (2 * vocabulary + sequence) * width;
         let activations = batch * sequence * (2 * width + heads * sequence + vocabulary);
         4 * (4 * weights + activations)
+    }
+
+    /// The embedding, the blocks, and the head with the loss.
+    pub(crate) fn stages(&self) -> usize {
+        self.layers.saturating_add(2)
     }
 
     /// What people read in a result.

@@ -1,20 +1,28 @@
 //! `rekindle bench`: every strategy side by side.
 
+use std::time::Instant;
+
 use burn::tensor::Device;
-use rekindle::{Bytes, Nanos};
+use rekindle::{Bytes, Measuring, Nanos};
 use serde::Serialize;
 
 use crate::arguments::BenchArguments;
 use crate::corpus::Corpus;
+use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Measured, build, compare, measured, median, step};
+use crate::planning::{self, Planning};
 use crate::report;
-use crate::strategy::Strategy;
+use crate::strategy::{Ready, Strategy};
 
 #[derive(Serialize)]
 struct Bench {
     model: String,
     rounds: u32,
+    /// How long measuring the stages and making all plans took, before anything ran under one.
+    planning_ns: Nanos,
+    /// How far the runs of a stage lay apart while it was measured, as a part of its time.
+    noise: f64,
     rows: Vec<Row>,
 }
 
@@ -29,6 +37,15 @@ struct Row {
     overhead: f64,
     /// Whether loss and all gradients have the same bytes as plain's.
     identical: bool,
+    /// What the plan may take, for strategies with a budget.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget_bytes: Option<Bytes>,
+    /// What the simulator says the peak is, for strategies that run a plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_peak_bytes: Option<Bytes>,
+    /// What the simulator says the step takes longer than plain's, likewise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted_overhead: Option<f64>,
 }
 
 /// What the rounds of one strategy came to.
@@ -68,17 +85,31 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
         }
     }
     // The first steps warm the machine up.
-    let expected = step(&model, &batch, Strategy::Plain, size.seed)?;
+    step(&model, &batch, &Ready::Plain, size.seed)?;
+    let Measured { step: expected, peak, .. } = measured(&model, &batch, &Ready::Plain, size.seed)?;
+    let start = Instant::now();
+    let planning = Planning { margin: arguments.margin, plain: Some(peak), held: Bytes::ZERO, cache: None };
+    let measure = |cut: Cut, wanted: fn(&Strategy) -> bool| match strategies.iter().any(wanted) {
+        true => planning::measure(cut.of(&model), &batch, Measuring::default()).map(Some),
+        false => Ok(None),
+    };
+    let blocks = measure(Cut::Blocks, |strategy| matches!(strategy, Strategy::Rule(_)))?;
+    let mut known = measure(Cut::Parts, |strategy| matches!(strategy, Strategy::Optimal(_)))?;
+    let mut runs = Vec::with_capacity(strategies.len());
     for strategy in &strategies {
-        step(&model, &batch, *strategy, size.seed)?;
+        runs.push(planning::ready(*strategy, Cut::Parts.of(&model), &batch, &mut known, planning)?);
+    }
+    let planning_ns = start.elapsed().into();
+    for ready in &runs {
+        step(&model, &batch, ready, size.seed)?;
     }
     let mut rounds: Vec<Rounds> = strategies.iter().map(|_| Rounds::default()).collect();
     let bar = report::bar(u64::from(arguments.rounds) * strategies.len() as u64, "measuring");
     for round in 0..arguments.rounds {
         // In turns, so that a machine that slows down slows all of them down.
-        for (strategy, rounds) in strategies.iter().zip(&mut rounds) {
+        for ((strategy, ready), rounds) in strategies.iter().zip(&runs).zip(&mut rounds) {
             bar.set_message(strategy.to_string());
-            let Measured { step, peak, time } = measured(&model, &batch, *strategy, size.seed)?;
+            let Measured { step, peak, time } = measured(&model, &batch, ready, size.seed)?;
             rounds.times.push(time);
             rounds.peak = rounds.peak.max(peak);
             let identical = compare(&model, &expected, &step).all_identical();
@@ -88,7 +119,13 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     }
     bar.finish_and_clear();
     let plain = rounds.first().map(|rounds| rounds.times.clone()).unwrap_or_default();
-    let rows = strategies.iter().zip(rounds).map(|(strategy, rounds)| {
+    let profile_of = |ready: &Ready| match ready {
+        Ready::Rule(_) => blocks.as_ref().map(|known| &known.profile),
+        _ => known.as_ref().map(|known| &known.profile),
+    };
+    let rows = strategies.iter().zip(&runs).zip(rounds).map(|((strategy, ready), rounds)| {
+        let profile = profile_of(ready);
+        let predicted = profile.and_then(|profile| ready.predicted(profile));
         let ratios = rounds.times.iter().zip(&plain).map(|(time, plain)| time.ratio(*plain));
         Row {
             strategy: strategy.to_string(),
@@ -96,9 +133,20 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
             step_ns: median(&rounds.times).unwrap_or_default(),
             overhead: median(&ratios.collect::<Vec<_>>()).unwrap_or(1.0) - 1.0,
             identical: rounds.identical,
+            budget_bytes: ready.budget_bytes(),
+            predicted_peak_bytes: predicted.map(|predicted| predicted.peak_bytes),
+            predicted_overhead: predicted
+                .zip(profile)
+                .map(|(predicted, profile)| predicted.step_ns.ratio(profile.lower_bound()) - 1.0),
         }
     });
-    Ok(Bench { model: size.describe(), rounds: arguments.rounds, rows: rows.collect() })
+    Ok(Bench {
+        model: size.describe(),
+        rounds: arguments.rounds,
+        planning_ns,
+        noise: [&blocks, &known].into_iter().flatten().map(|known| known.noise).fold(0.0, f64::max),
+        rows: rows.collect(),
+    })
 }
 
 fn show(bench: &Bench) -> Result<(), Failure> {
@@ -106,18 +154,27 @@ fn show(bench: &Bench) -> Result<(), Failure> {
     let rows = bench.rows.iter().map(|row| {
         [
             row.strategy.clone(),
+            row.budget_bytes.map_or_else(String::new, |budget| budget.to_string()),
             row.peak_bytes.to_string(),
             report::percent_of(row.peak_bytes, plain),
+            row.predicted_peak_bytes.map_or_else(String::new, |peak| {
+                report::signed_percent(row.peak_bytes.get() as f64 / peak.get().max(1) as f64 - 1.0)
+            }),
             row.step_ns.to_string(),
             report::signed_percent(row.overhead),
             if row.identical { "identical" } else { "DIFFERENT" }.to_owned(),
         ]
     });
-    let header = ["strategy", "peak", "of plain", "step", "overhead", "gradients"];
+    let header = ["strategy", "budget", "peak", "of plain", "off by", "step", "overhead", "gradients"];
     report::show(&format!("{}\n", bench.model))?;
     report::show(&report::table(header, rows))?;
     report::show(&format!(
-        "\npeak: the most bytes above those before the step; step and overhead: medians of {}",
-        bench.rounds
+        "\npeak: the most bytes above those before the step, and how far off the prediction is; step and overhead: \
+         medians of {}\nmeasuring the stages and planning took {}, {:.1} plain steps; the times of a stage lay up to \
+         {:.0}% apart",
+        bench.rounds,
+        bench.planning_ns,
+        bench.planning_ns.ratio(bench.rows.first().map(|row| row.step_ns).unwrap_or_default()),
+        bench.noise * 100.0
     ))
 }

@@ -1,6 +1,7 @@
 //! What a model learns from.
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, Tensor, TensorData};
+use rekindle_models::GptBatch;
 
 use crate::arguments::Size;
 use crate::failure::{self, Failure};
@@ -9,16 +10,10 @@ use crate::failure::{self, Failure};
 const OWN_TEXT: &str = include_str!("../corpus/rekindle.txt");
 
 /// Bytes to learn from, handed out in random windows.
+#[derive(Clone)]
 pub(crate) struct Corpus {
     bytes: Vec<u8>,
     random: fastrand::Rng,
-}
-
-/// Sequences and what follows each of their tokens.
-#[derive(Clone)]
-pub(crate) struct Batch {
-    pub(crate) tokens: Tensor<2, Int>,
-    pub(crate) targets: Tensor<2, Int>,
 }
 
 impl Corpus {
@@ -40,7 +35,7 @@ impl Corpus {
     }
 
     /// The next batch.
-    pub(crate) fn batch(&mut self, size: &Size, device: &Device) -> Batch {
+    pub(crate) fn batch(&mut self, size: &Size, device: &Device) -> GptBatch {
         let mut tokens = Vec::with_capacity(size.batch * size.sequence);
         let mut targets = Vec::with_capacity(size.batch * size.sequence);
         for _ in 0..size.batch {
@@ -50,7 +45,7 @@ impl Corpus {
             targets.extend(window[1..].iter().map(|byte| i32::from(*byte)));
         }
         let shape = [size.batch, size.sequence];
-        Batch {
+        GptBatch {
             tokens: Tensor::from_data(TensorData::new(tokens, shape), device),
             targets: Tensor::from_data(TensorData::new(targets, shape), device),
         }

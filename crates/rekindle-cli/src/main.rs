@@ -3,26 +3,37 @@
 mod amount;
 mod arguments;
 mod bench;
+mod config;
 mod corpus;
+mod cut;
+mod deepspeed;
 mod explain;
 mod failure;
 mod files;
 mod frontier;
 mod graph;
 mod measure;
+mod nearest;
+mod page;
 mod plan;
+mod planning;
+mod profile;
+mod progress;
 mod report;
+mod screen;
 mod simulate;
 mod strategy;
+mod totals;
 mod train;
 mod verify;
+mod view;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use rekindle::memory::{self, CountingAllocator};
 
-use crate::arguments::{Arguments, Command};
+use crate::arguments::Command;
+use crate::failure::Failure;
 
 /// Peaks on the CPU backend are measured here.
 #[global_allocator]
@@ -31,21 +42,40 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::system();
 fn main() -> ExitCode {
     // Where it is not possible, steps are slower.
     let _ = memory::keep_freed();
-    let command = Arguments::parse().command.unwrap_or_default();
-    let result = match command {
-        Command::Train(arguments) => train::run(&arguments),
-        Command::Verify(arguments) => verify::run(&arguments),
-        Command::Bench(arguments) => bench::run(&arguments),
-        Command::Plan(arguments) => plan::run(&arguments),
-        Command::Simulate(arguments) => simulate::run(&arguments),
-        Command::Frontier(arguments) => frontier::run(&arguments),
-        Command::Explain(arguments) => explain::run(&arguments),
-    };
-    match result {
+    match config::parse().and_then(|arguments| run(arguments.command.unwrap_or_default())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("{failure}");
             failure.exit_code()
         }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Train(mut arguments) => {
+            if let Some(file) = &arguments.deepspeed {
+                arguments.strategy = Some(deepspeed::strategy(file, arguments.size.stages())?);
+            }
+            train::run(&arguments)
+        }
+        Command::Verify(mut arguments) => {
+            if let Some(file) = &arguments.deepspeed {
+                arguments.strategy = deepspeed::strategy(file, arguments.size.stages())?;
+            }
+            verify::run(&arguments)
+        }
+        Command::Bench(mut arguments) => {
+            if let Some(file) = &arguments.deepspeed {
+                arguments.strategies.push(deepspeed::strategy(file, arguments.size.stages())?);
+            }
+            bench::run(&arguments)
+        }
+        Command::Profile(arguments) => profile::run(&arguments),
+        Command::Plan(arguments) => plan::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Frontier(arguments) => frontier::run(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Report(arguments) => page::run(&arguments),
     }
 }

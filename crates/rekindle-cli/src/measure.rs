@@ -5,11 +5,11 @@ use std::time::Instant;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
-use rekindle::{Bytes, Error, Nanos, Rule, memory, without_checkpointing};
-use rekindle_models::{ConfigError, Gpt, GptConfig};
+use rekindle::{Bytes, Error, Nanos, Rule, Staged, TraceHandle, Under, memory, without_checkpointing};
+use rekindle_models::{ConfigError, Gpt, GptBatch, GptConfig};
 
-use crate::corpus::Batch;
-use crate::strategy::Strategy;
+use crate::cut::Cut;
+use crate::strategy::Ready;
 
 /// A model drawn from `seed`.
 ///
@@ -43,36 +43,54 @@ pub(crate) struct Measured {
 }
 
 /// Runs one step from `seed`, which all strategies draw the same numbers from.
-pub(crate) fn step(model: &Gpt, batch: &Batch, strategy: Strategy, seed: u64) -> Result<Step, Error> {
+pub(crate) fn step(model: &Gpt, batch: &GptBatch, how: &Ready, seed: u64) -> Result<Step, Error> {
+    step_traced(model, batch, how, seed, None)
+}
+
+/// The same, writing down what a region does.
+pub(crate) fn step_traced(
+    model: &Gpt,
+    batch: &GptBatch,
+    how: &Ready,
+    seed: u64,
+    trace: Option<&TraceHandle>,
+) -> Result<Step, Error> {
     rekindle::seed(seed);
-    let forward = |model: &Gpt, batch: Batch, rule| model.loss(batch.tokens, batch.targets, rule);
-    let plain = |model: &Gpt, batch: Batch| {
+    let plain = |model: &Gpt, batch: &GptBatch| {
         without_checkpointing(|| {
-            let loss = forward(model, batch, Rule::StoreAll)?;
+            let loss = model.loss(batch, Rule::StoreAll)?;
             let gradients = rekindle::backward(&loss)?;
             Ok::<_, Error>((loss, gradients))
         })
     };
-    let (loss, gradients, model) = match strategy {
-        Strategy::Plain => {
-            let (loss, gradients) = plain(model, batch.clone())?;
+    let under = |under: Under<'_>, cut: Cut| {
+        let (region, tokens) = cut.of(model).stages(batch);
+        let region = region.under(under);
+        let region = match trace {
+            Some(trace) => region.trace(trace),
+            None => region,
+        };
+        let loss = region.forward(tokens)?;
+        let gradients = rekindle::backward(&loss)?;
+        Ok::<_, Error>((loss, gradients, model.clone()))
+    };
+    let (loss, gradients, model) = match how {
+        Ready::Plain => {
+            let (loss, gradients) = plain(model, batch)?;
             (loss, gradients, model.clone())
         }
-        Strategy::Balanced => {
+        Ready::Balanced => {
             let device = Device::flex().autodiff().gradient_checkpointing();
             let model = model.clone().map(&mut WithStrategyOf(&device));
-            let batch = Batch {
+            let batch = GptBatch {
                 tokens: Tensor::from_data(batch.tokens.to_data(), &device),
                 targets: Tensor::from_data(batch.targets.to_data(), &device),
             };
-            let (loss, gradients) = plain(&model, batch)?;
+            let (loss, gradients) = plain(&model, &batch)?;
             (loss, gradients, model)
         }
-        Strategy::Rule(rule) => {
-            let loss = forward(model, batch.clone(), rule)?;
-            let gradients = rekindle::backward(&loss)?;
-            (loss, gradients, model.clone())
-        }
+        Ready::Rule(rule) => under((*rule).into(), Cut::Blocks)?,
+        Ready::Planned(planned, cut) => under(planned.into(), *cut)?,
     };
     Ok(Step { loss: loss.without_autodiff(), gradients: GradientsParams::from_grads(gradients, &model) })
 }
@@ -90,12 +108,12 @@ impl ModuleMapper for WithStrategyOf<'_> {
 }
 
 /// Runs one step and measures it. What earlier steps left behind is swept out first.
-pub(crate) fn measured(model: &Gpt, batch: &Batch, strategy: Strategy, seed: u64) -> Result<Measured, Error> {
+pub(crate) fn measured(model: &Gpt, batch: &GptBatch, how: &Ready, seed: u64) -> Result<Measured, Error> {
     rekindle::sweep();
     let before = memory::live().unwrap_or_default();
     memory::reset_peak();
     let start = Instant::now();
-    let step = step(model, batch, strategy, seed)?;
+    let step = step(model, batch, how, seed)?;
     let time = start.elapsed().into();
     let peak = memory::peak().unwrap_or_default().saturating_sub(before);
     Ok(Measured { step, peak, time })

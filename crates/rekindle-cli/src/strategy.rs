@@ -3,10 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rekindle::Rule;
+use rekindle::{Bytes, Plan, Planned, Profile, Rule};
+use rekindle_plan::Predicted;
 
-/// How to train: as Burn does, with Burn's own checkpointing, or under a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+use crate::amount::{Fraction, Target};
+use crate::cut::Cut;
+
+/// How to train: as Burn does, with Burn's own checkpointing, under a rule, or under the best plan for a budget.
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Strategy {
     /// Every activation is kept, in one graph.
     Plain,
@@ -14,6 +18,18 @@ pub(crate) enum Strategy {
     Balanced,
     /// A region under a textbook rule.
     Rule(Rule),
+    /// A region under the fastest plan within a budget.
+    Optimal(Target),
+}
+
+impl Strategy {
+    /// A quarter of what plain training takes.
+    pub(crate) const QUARTER: Self = Self::Optimal(Target::Part(Fraction(0.25)));
+
+    /// Whether it is a region under a plan, whose cost can be predicted.
+    pub(crate) fn runs_a_plan(self) -> bool {
+        matches!(self, Self::Rule(_) | Self::Optimal(_))
+    }
 }
 
 impl fmt::Display for Strategy {
@@ -22,6 +38,7 @@ impl fmt::Display for Strategy {
             Self::Plain => formatter.pad("plain"),
             Self::Balanced => formatter.pad("balanced"),
             Self::Rule(rule) => rule.fmt(formatter),
+            Self::Optimal(target) => write!(formatter, "optimal-{target}"),
         }
     }
 }
@@ -30,13 +47,45 @@ impl FromStr for Strategy {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(target) = text.strip_prefix("optimal-") {
+            return target.parse().map(Self::Optimal).map_err(|error| format!("{error}"));
+        }
         match text {
             "plain" => Ok(Self::Plain),
             "balanced" => Ok(Self::Balanced),
             _ => text.parse().map(Self::Rule).map_err(|_| {
-                "expected plain, balanced, store-all, full, sqrt or every-K with K from 1, such as every-1"
+                "expected plain, balanced, store-all, full, sqrt, every-K with K from 1, such as every-1, or \
+                 optimal-B with a budget B, such as optimal-25% or optimal-64MiB"
                     .to_owned()
             }),
+        }
+    }
+}
+
+/// A strategy that is ready to run: its plan is made.
+#[derive(Clone, Debug)]
+pub(crate) enum Ready {
+    Plain,
+    Balanced,
+    Rule(Rule),
+    Planned(Planned, Cut),
+}
+
+impl Ready {
+    /// What the simulator says of it, for the model of `profile` cut into blocks.
+    pub(crate) fn predicted(&self, profile: &Profile) -> Option<Predicted> {
+        match self {
+            Self::Plain | Self::Balanced => None,
+            Self::Rule(rule) => Some(Plan::by_rule(profile, *rule, None).ok()?.predicted),
+            Self::Planned(planned, _) => Some(planned.plan().predicted),
+        }
+    }
+
+    /// What it may take, if it has a budget.
+    pub(crate) fn budget_bytes(&self) -> Option<Bytes> {
+        match self {
+            Self::Planned(planned, _) => planned.budget_bytes(),
+            _ => None,
         }
     }
 }

@@ -4,16 +4,21 @@ use std::time::Instant;
 
 use burn::optim::AdamConfig;
 use burn::tensor::Device;
-use rekindle::{Bytes, Nanos, memory};
-use rekindle_models::Gpt;
+use rekindle::{Bytes, Measuring, Nanos, Plan, memory};
+use rekindle_models::{Gpt, GptBatch};
 use serde::Serialize;
 
 use crate::arguments::TrainArguments;
-use crate::corpus::{Batch, Corpus};
+use crate::corpus::Corpus;
+use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Comparison, build, compare, measured, median, step};
+use crate::planning::{self, Known, Planning};
+use crate::progress::{self, Progress};
 use crate::report;
-use crate::strategy::Strategy;
+use crate::strategy::{Ready, Strategy};
+use crate::totals::{Totals, held_by_training, parameter_bytes};
+use crate::view::Limit;
 
 /// How often training is compared with plain training at the end.
 const ROUNDS: usize = 3;
@@ -32,12 +37,39 @@ struct Summary {
     plain_step_ns: Nanos,
     overhead: f64,
     gradients: Comparison,
+    /// What the plan may take.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    budget_bytes: Option<Bytes>,
+    /// What the simulator said before the first step.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    predicted: Option<Prediction>,
+    /// How long measuring the stages and planning took.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    planning_ns: Option<Nanos>,
+    totals: Totals,
+}
+
+/// What the simulator says of a step.
+#[derive(Serialize)]
+struct Prediction {
+    peak_bytes: Bytes,
+    step_ns: Nanos,
+    /// What is alive at the peak, the largest first.
+    set_by: Vec<String>,
+}
+
+/// How a run was asked for.
+fn strategy(arguments: &TrainArguments) -> Strategy {
+    let target = arguments.budget.or(arguments.memory).map(Strategy::Optimal);
+    target.or(arguments.strategy).unwrap_or(Strategy::QUARTER)
 }
 
 /// Runs the command.
 pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
+    progress::check(arguments)?;
     let size = &arguments.size;
-    let config = size.config(&[arguments.strategy])?;
+    let strategy = strategy(arguments);
+    let config = size.config(&[strategy])?;
     let rate = arguments.learning_rate;
     if !(rate.is_finite() && rate > 0.0) {
         return Err(Failure::request(
@@ -47,46 +79,95 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     }
     let mut corpus = Corpus::open(arguments.data.as_deref(), size.sequence, size.seed)?;
     let device = Device::flex().autodiff();
+    let empty = memory::live().unwrap_or_default();
     let mut model = build(&config, &device, size.seed)?;
     let mut optimizer = AdamConfig::new().init();
 
-    eprintln!("training {} with `{}`", size.describe(), arguments.strategy);
-    let bar = report::bar(u64::from(arguments.steps), "training");
+    let sample = corpus.clone().batch(size, &device);
+    let mut known = None;
+    let ready = match &arguments.plan {
+        Some(path) => planning::from_file(path, arguments.profile.as_deref(), &model, &sample)?,
+        None => {
+            let held = match arguments.memory {
+                Some(target) => held_by_training(target, &model, &sample, size.seed)?,
+                None => Bytes::ZERO,
+            };
+            let cache = arguments.cache.as_deref();
+            let planning = Planning { margin: arguments.margin, plain: None, held, cache };
+            planning::ready(strategy, arguments.cut.of(&model), &sample, &mut known, planning)?
+        }
+    };
+    let name = match &arguments.plan {
+        Some(path) => format!("{}", path.display()),
+        None => strategy.to_string(),
+    };
+    eprintln!("training {} with `{name}`", size.describe());
+    if let Ready::Planned(planned, _) = &ready {
+        let predicted = planned.plan().predicted;
+        let over = predicted.step_ns.ratio(planned.profile().lower_bound()) - 1.0;
+        let budget = planned.budget_bytes().map(|budget| format!(" of {budget}")).unwrap_or_default();
+        eprintln!(
+            "planned ({}): {}{budget} at the peak, {} step time",
+            planned.plan().status,
+            predicted.peak_bytes,
+            report::signed_percent(over)
+        );
+    }
+    let mut progress = Progress::start(arguments, name.clone(), || match ready.budget_bytes() {
+        Some(bytes) => Ok(Limit { name: "the budget", bytes }),
+        None => {
+            let bytes = measured(&model, &sample, &Ready::Plain, size.seed)?.peak;
+            Ok(Limit { name: "plain's peak", bytes })
+        }
+    })?;
     let start = Instant::now();
     let mut losses = Vec::with_capacity(arguments.steps as usize);
+    memory::reset_peak();
     for number in 0..arguments.steps {
+        progress.begin();
         let batch = corpus.batch(size, &device);
         // A seed for each step: dropout must not repeat itself, and a run must be repeatable.
         let seed = size.seed.wrapping_add(u64::from(number));
-        let done = step(&model, &batch, arguments.strategy, seed)?;
+        let done = step(&model, &batch, &ready, seed)?;
         let loss = done.loss.into_scalar::<f32>();
         if !loss.is_finite() {
-            bar.abandon();
+            progress.end(true);
             return Err(Failure::failed(
                 anyhow::anyhow!("the loss is {loss} after {} steps", number + 1),
                 format!("try a smaller --learning-rate than {rate}"),
             ));
         }
         losses.push(loss);
+        let go_on = progress.ran(loss);
         model = optimizer.step(rate, model, done.gradients);
-        let tokens = f64::from(number + 1) * (size.batch * size.sequence) as f64;
-        bar.set_message(format!(
-            "loss {loss:.3}, {:.0} tokens/s, {} live",
-            tokens / start.elapsed().as_secs_f64(),
-            memory::live().unwrap_or_default()
-        ));
-        bar.inc(1);
+        if !go_on {
+            break;
+        }
     }
-    bar.finish_and_clear();
+    let training_peak = progress.peak();
+    progress.end(false);
     let seconds = start.elapsed().as_secs_f64();
-    let tokens = f64::from(arguments.steps) * (size.batch * size.sequence) as f64;
+    let steps = losses.len() as u32;
+    if steps < arguments.steps {
+        eprintln!("ended after {steps} of {} steps", arguments.steps);
+    }
+    let tokens = f64::from(steps) * (size.batch * size.sequence) as f64;
+    let training_peak = training_peak.saturating_sub(empty);
+    // What is gone with the optimizer was its own.
+    let held = memory::live().unwrap_or_default();
+    drop(optimizer);
+    let optimizer_state = held.saturating_sub(memory::live().unwrap_or_default());
 
     let batch = corpus.batch(size, &device);
-    let against = against_plain(&model, &batch, arguments.strategy, size.seed)?;
+    let against = against_plain(&model, &batch, &ready, size.seed)?;
+    if known.is_none() && strategy.runs_a_plan() && arguments.plan.is_none() {
+        known = Some(planning::measure(Cut::Blocks.of(&model), &batch, Measuring::default())?);
+    }
+    let weights = parameter_bytes(&model);
     let summary = Summary {
         model: size.describe(),
-        strategy: arguments.strategy.to_string(),
-        steps: arguments.steps,
+        strategy: name,
+        steps,
         first_loss: losses.first().copied().unwrap_or_default(),
         last_loss: median(&losses[losses.len().saturating_sub(5)..]).unwrap_or_default(),
         tokens_per_second: tokens / seconds,
@@ -96,12 +177,51 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         plain_step_ns: against.plain.1,
         overhead: against.overhead,
         gradients: against.gradients,
+        budget_bytes: ready.budget_bytes(),
+        predicted: prediction(&ready, known.as_ref()),
+        planning_ns: known.as_ref().map(|known| known.took),
+        totals: Totals {
+            weights,
+            optimizer_state,
+            gradients: weights,
+            step: against.ours.0,
+            all: training_peak,
+        },
     };
     match arguments.json {
         true => report::show_json(&summary)?,
         false => show(&summary)?,
     }
-    Ok(())
+    over_budget(&summary)
+}
+
+/// A budget is never exceeded: where it was, that is no success.
+fn over_budget(summary: &Summary) -> Result<(), Failure> {
+    match summary.budget_bytes {
+        Some(budget) if summary.peak_bytes > budget => Err(Failure::failed(
+            anyhow::anyhow!("the step took {} at its peak, but the budget is {budget}", summary.peak_bytes),
+            "measure again with nothing else running, or give a larger --margin",
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn prediction(ready: &Ready, known: Option<&Known>) -> Option<Prediction> {
+    let (profile, plan) = match ready {
+        Ready::Planned(planned, _) => (planned.profile(), planned.plan().clone()),
+        Ready::Rule(rule) => {
+            let profile = &known?.profile;
+            (profile, Plan::by_rule(profile, *rule, None).ok()?)
+        }
+        Ready::Plain | Ready::Balanced => return None,
+    };
+    let (_, simulation) = plan.judge(profile).ok()?;
+    let most = simulation.peak_tensors.iter().take(3).map(|live| format!("{} ({})", live.what, live.bytes));
+    Some(Prediction {
+        peak_bytes: plan.predicted.peak_bytes,
+        step_ns: plan.predicted.step_ns,
+        set_by: most.collect(),
+    })
 }
 
 /// Peak and median time of both, and how their gradients compare.
@@ -113,15 +233,15 @@ struct AgainstPlain {
 }
 
 /// Takes steps of the trained model in turns with plain training, from the same weights, batch and seed.
-fn against_plain(model: &Gpt, batch: &Batch, strategy: Strategy, seed: u64) -> Result<AgainstPlain, Failure> {
+fn against_plain(model: &Gpt, batch: &GptBatch, how: &Ready, seed: u64) -> Result<AgainstPlain, Failure> {
     let bar = report::bar(2 * ROUNDS as u64, "comparing with plain training");
     let (mut ours, mut plain) = (Vec::new(), Vec::new());
     let (mut our_peak, mut plain_peak) = (Bytes::ZERO, Bytes::ZERO);
     let mut gradients = Comparison::default();
     for _ in 0..ROUNDS {
-        let expected = measured(model, batch, Strategy::Plain, seed)?;
+        let expected = measured(model, batch, &Ready::Plain, seed)?;
         bar.inc(1);
-        let found = measured(model, batch, strategy, seed)?;
+        let found = measured(model, batch, how, seed)?;
         bar.inc(1);
         gradients = compare(model, &expected.step, &found.step);
         plain.push(expected.time);
@@ -170,5 +290,45 @@ fn show(summary: &Summary) -> Result<(), Failure> {
          step: median of {ROUNDS}; overhead: median of {ROUNDS} pairs of steps, run in turns",
         summary.plain_peak_bytes,
         report::percent_of(saved, summary.plain_peak_bytes)
-    ))
+    ))?;
+    show_prediction(summary)?;
+    show_totals(&summary.totals)
+}
+
+fn show_prediction(summary: &Summary) -> Result<(), Failure> {
+    let Some(predicted) = &summary.predicted else { return Ok(()) };
+    let off = |found: f64, said: f64| match said > 0.0 {
+        true => report::signed_percent(found / said - 1.0),
+        false => String::new(),
+    };
+    let bytes = |bytes: Bytes| bytes.get() as f64;
+    let rows = [
+        [
+            "peak".to_owned(),
+            summary.budget_bytes.map_or_else(String::new, |budget| budget.to_string()),
+            predicted.peak_bytes.to_string(),
+            summary.peak_bytes.to_string(),
+            off(bytes(summary.peak_bytes), bytes(predicted.peak_bytes)),
+        ],
+        [
+            "step".to_owned(),
+            String::new(),
+            predicted.step_ns.to_string(),
+            summary.step_ns.to_string(),
+            off(summary.step_ns.ratio(predicted.step_ns), 1.0),
+        ],
+    ];
+    report::show(&format!("\n{}", report::table(["", "budget", "predicted", "measured", "off by"], rows)))?;
+    report::show(&format!("the peak is set by {}", predicted.set_by.join(", ")))
+}
+
+fn show_totals(totals: &Totals) -> Result<(), Failure> {
+    let rows = [
+        ["weights", &totals.weights.to_string()],
+        ["optimizer state", &totals.optimizer_state.to_string()],
+        ["activations and gradients of a step, at their peak", &totals.step.to_string()],
+        ["all of training, at its peak", &totals.all.to_string()],
+    ];
+    let rows = rows.map(|row| row.map(str::to_owned));
+    report::show(&format!("\n{}", report::table(["memory", ""], rows)))
 }

@@ -1,14 +1,17 @@
 //! `rekindle verify`: are the gradients the same?
 
 use burn::tensor::Device;
+use rekindle::Bytes;
 use serde::Serialize;
 
 use crate::arguments::VerifyArguments;
 use crate::corpus::Corpus;
+use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Comparison, build, compare, step};
+use crate::planning::{self, Planning};
 use crate::report;
-use crate::strategy::Strategy;
+use crate::strategy::Ready;
 
 #[derive(Serialize)]
 struct Verdict {
@@ -27,9 +30,11 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let bar = report::bar(2, "verifying");
-    let expected = step(&model, &batch, Strategy::Plain, size.seed)?;
+    let expected = step(&model, &batch, &Ready::Plain, size.seed)?;
     bar.inc(1);
-    let found = step(&model, &batch, arguments.strategy, size.seed)?;
+    let planning = Planning { margin: arguments.margin, plain: None, held: Bytes::ZERO, cache: None };
+    let ready = planning::ready(arguments.strategy, Cut::Parts.of(&model), &batch, &mut None, planning)?;
+    let found = step(&model, &batch, &ready, size.seed)?;
     bar.finish_and_clear();
     let verdict = Verdict {
         model: size.describe(),

@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d, Relu};
 use burn::tensor::{Device, Tensor};
-use rekindle::{Error, Region, Rule};
+use rekindle::{Error, Region, Staged, Under};
 
 /// The size of a [`ConvNet`].
 #[derive(Config, Debug)]
@@ -69,6 +69,23 @@ impl ConvBlock {
     }
 }
 
+impl Staged for ConvNet {
+    type Batch = Tensor<4>;
+    type Input = Tensor<4>;
+    type Output = Tensor<2>;
+
+    fn stages(&self, images: &Tensor<4>) -> (Region<Tensor<4>, Tensor<2>>, Tensor<4>) {
+        let region = Region::new()
+            .stage("stem", &self.stem, ConvBlock::forward)
+            .stages("block", &self.blocks, ConvBlock::residual)
+            .stage("head", &self.head, |head: &Linear, x: Tensor<4>| {
+                let pooled = x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim::<2>(2);
+                head.forward(pooled)
+            });
+        (region, images.clone())
+    }
+}
+
 impl ConvNet {
     /// What comes before the blocks.
     pub fn stem(&self) -> &ConvBlock {
@@ -80,23 +97,13 @@ impl ConvNet {
         &self.blocks
     }
 
-    /// One stage for the stem, one for each block, one for the head: a plan can be given to them.
-    pub fn region(&self) -> Region<Tensor<4>, Tensor<2>> {
-        Region::new()
-            .stage("stem", &self.stem, ConvBlock::forward)
-            .stages("block", &self.blocks, ConvBlock::residual)
-            .stage("head", &self.head, |head: &Linear, x: Tensor<4>| {
-                let pooled = x.flatten::<3>(2, 3).mean_dim(2).squeeze_dim::<2>(2);
-                head.forward(pooled)
-            })
-    }
-
-    /// The logits of `images`, with [`ConvNet::region`] under `rule`.
+    /// The logits of `images`: one stage for the stem, one for each block, one for the head.
     ///
     /// # Errors
     /// When the region cannot run.
-    pub fn forward(&self, images: Tensor<4>, rule: Rule) -> Result<Tensor<2>, Error> {
-        self.region().rule(rule).forward(images)
+    pub fn forward<'a>(&self, images: Tensor<4>, under: impl Into<Under<'a>>) -> Result<Tensor<2>, Error> {
+        let (region, images) = self.stages(&images);
+        region.under(under).forward(images)
     }
 
     /// The running mean and variance of every batch norm, in order.

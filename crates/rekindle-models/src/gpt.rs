@@ -3,13 +3,13 @@
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::attention::generate_autoregressive_mask;
-use burn::nn::{Embedding, EmbeddingConfig, Gelu, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use rekindle::{Dropout, DropoutConfig, Error, Region, Rule};
+use rekindle::{Error, Region, Rule, Staged, Under};
 
 use crate::ConfigError;
-use crate::attention::SelfAttention;
+use crate::block::GptBlock;
 
 /// The size of a [`Gpt`].
 #[derive(Config, Debug)]
@@ -37,11 +37,15 @@ impl GptConfig {
     pub fn init(&self, device: &Device) -> Result<Gpt, ConfigError> {
         let block = |_| GptBlock::new(self, device);
         Ok(Gpt {
-            embedding: EmbeddingConfig::new(self.vocabulary, self.width).init(device),
-            positions: EmbeddingConfig::new(self.sequence, self.width).init(device),
+            embedding: GptEmbedding {
+                tokens: EmbeddingConfig::new(self.vocabulary, self.width).init(device),
+                positions: EmbeddingConfig::new(self.sequence, self.width).init(device),
+            },
             blocks: (0..self.layers).map(block).collect::<Result<_, _>>()?,
-            norm: LayerNormConfig::new(self.width).init(device),
-            head: LinearConfig::new(self.width, self.vocabulary).init(device),
+            head: GptHead {
+                norm: LayerNormConfig::new(self.width).init(device),
+                linear: LinearConfig::new(self.width, self.vocabulary).init(device),
+            },
         })
     }
 }
@@ -49,93 +53,141 @@ impl GptConfig {
 /// A decoder-only transformer.
 #[derive(Module, Debug)]
 pub struct Gpt {
-    embedding: Embedding,
-    positions: Embedding,
+    embedding: GptEmbedding,
     blocks: Vec<GptBlock>,
-    norm: LayerNorm,
-    head: Linear,
+    head: GptHead,
 }
 
-/// Attention and a two-layer perceptron, each behind a norm and around a residual.
+/// What a [`Gpt`] learns from: sequences, and what follows each of their tokens.
+#[derive(Clone, Debug)]
+pub struct GptBatch {
+    /// The tokens, one sequence in a row.
+    pub tokens: Tensor<2, Int>,
+    /// The token that follows each of them.
+    pub targets: Tensor<2, Int>,
+}
+
+/// Tokens and their places as vectors.
 #[derive(Module, Debug)]
-pub struct GptBlock {
-    attention_norm: LayerNorm,
-    attention: SelfAttention,
-    perceptron_norm: LayerNorm,
-    up: Linear,
-    activation: Gelu,
-    down: Linear,
-    dropout: Dropout,
+struct GptEmbedding {
+    tokens: Embedding,
+    positions: Embedding,
 }
 
-impl GptBlock {
-    fn new(config: &GptConfig, device: &Device) -> Result<Self, ConfigError> {
-        let width = config.width;
-        Ok(Self {
-            attention_norm: LayerNormConfig::new(width).init(device),
-            attention: SelfAttention::new(width, config.heads, config.dropout, device)?,
-            perceptron_norm: LayerNormConfig::new(width).init(device),
-            up: LinearConfig::new(width, 4 * width).init(device),
-            activation: Gelu::new(),
-            down: LinearConfig::new(4 * width, width).init(device),
-            dropout: DropoutConfig::new(config.dropout).init()?,
-        })
+impl GptEmbedding {
+    fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let [_, sequence] = tokens.dims();
+        let positions = Tensor::arange(0..sequence as i64, &tokens.device()).unsqueeze::<2>();
+        self.tokens.forward(tokens) + self.positions.forward(positions)
+    }
+}
+
+/// From vectors to tokens.
+#[derive(Module, Debug)]
+struct GptHead {
+    norm: LayerNorm,
+    linear: Linear,
+}
+
+impl GptHead {
+    fn logits(&self, x: Tensor<3>) -> Tensor<3> {
+        self.linear.forward(self.norm.forward(x))
     }
 
-    /// One block. `mask` is true where attention must not look; every position must be left something to look at.
-    pub fn forward(&self, x: Tensor<3>, mask: Tensor<3, Bool>) -> Tensor<3> {
-        let normed = self.attention_norm.forward(x.clone());
-        let x = x + self.dropout.forward(self.attention.forward(normed, mask));
-        let normed = self.perceptron_norm.forward(x.clone());
-        let hidden = self.activation.forward(self.up.forward(normed));
-        x + self.dropout.forward(self.down.forward(hidden))
+    /// The mean cross entropy of predicting `targets`.
+    fn loss(&self, x: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
+        let logits = self.logits(x);
+        let [batch, sequence, vocabulary] = logits.dims();
+        let count = batch * sequence;
+        let log_probabilities = log_softmax(logits.reshape([count, vocabulary]), 1);
+        log_probabilities.gather(1, targets.reshape([count, 1])).mean().neg()
     }
 }
 
 impl Gpt {
-    /// How many stages [`Gpt::region`] has.
-    pub fn stages(&self) -> usize {
-        self.blocks.len()
-    }
-
-    /// The blocks, one for each stage.
+    /// The blocks.
     pub fn blocks(&self) -> &[GptBlock] {
         &self.blocks
     }
 
-    /// The blocks, as stages that a plan can be given to.
+    /// The blocks alone, as stages that a plan can be given to.
     pub fn region(&self, mask: Tensor<3, Bool>) -> Region<Tensor<3>, Tensor<3>> {
         Region::new().stages_with("block", &self.blocks, mask, GptBlock::forward)
     }
 
-    /// The logits of `tokens`, with the blocks under `rule`.
+    /// The embedding and the blocks.
+    fn body(&self, tokens: &Tensor<2, Int>) -> Region<Tensor<2, Int>, Tensor<3>> {
+        let [batch, sequence] = tokens.dims();
+        let mask = generate_autoregressive_mask(batch, sequence, &tokens.device());
+        Region::new().stage("embedding", &self.embedding, GptEmbedding::forward).stages_with(
+            "block",
+            &self.blocks,
+            mask,
+            GptBlock::forward,
+        )
+    }
+
+    /// The logits of `tokens`, with the embedding, the blocks and the head as stages under `rule`.
     ///
     /// # Errors
     /// When the region cannot run.
     pub fn forward(&self, tokens: Tensor<2, Int>, rule: Rule) -> Result<Tensor<3>, Error> {
-        let [batch, sequence] = tokens.dims();
-        let device = tokens.device();
-        let mask = generate_autoregressive_mask(batch, sequence, &device);
-        let positions = Tensor::arange(0..sequence as i64, &device).unsqueeze::<2>();
-        let x = self.embedding.forward(tokens) + self.positions.forward(positions);
-        let x = self.region(mask).rule(rule).forward(x)?;
-        Ok(self.head.forward(self.norm.forward(x)))
+        self.body(&tokens).stage("head", &self.head, GptHead::logits).rule(rule).forward(tokens)
     }
 
-    /// The mean cross entropy of predicting `targets`.
+    /// The mean cross entropy of predicting a batch's targets, under a rule or a plan made for this model.
     ///
     /// # Errors
     /// When the region cannot run.
-    pub fn loss(
-        &self,
-        tokens: Tensor<2, Int>,
-        targets: Tensor<2, Int>,
-        rule: Rule,
-    ) -> Result<Tensor<1>, Error> {
-        let logits = self.forward(tokens, rule)?;
-        let [batch, sequence, vocabulary] = logits.dims();
-        let count = batch * sequence;
-        let log_probabilities = log_softmax(logits.reshape([count, vocabulary]), 1);
-        Ok(log_probabilities.gather(1, targets.reshape([count, 1])).mean().neg())
+    pub fn loss<'a>(&self, batch: &GptBatch, under: impl Into<Under<'a>>) -> Result<Tensor<1>, Error> {
+        let (region, tokens) = self.stages(batch);
+        region.under(under).forward(tokens)
+    }
+}
+
+/// A [`Gpt`] cut into the parts of its blocks, so that a plan can recompute the attention alone, or keep what matrix
+/// products made and recompute the rest. Loss and gradients are those of the coarse cut, bit for bit.
+#[derive(Clone, Copy, Debug)]
+pub struct FineGpt<'a>(&'a Gpt);
+
+impl Gpt {
+    /// The same model in finer stages.
+    pub fn fine(&self) -> FineGpt<'_> {
+        FineGpt(self)
+    }
+}
+
+impl Staged for FineGpt<'_> {
+    type Batch = GptBatch;
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<1>;
+
+    fn stages(&self, batch: &GptBatch) -> (Region<Tensor<2, Int>, Tensor<1>>, Tensor<2, Int>) {
+        let Self(model) = self;
+        let [count, sequence] = batch.tokens.dims();
+        let mask = generate_autoregressive_mask(count, sequence, &batch.tokens.device());
+        let mut region = Region::new().stage("embedding", &model.embedding, GptEmbedding::forward);
+        for (index, block) in model.blocks.iter().enumerate() {
+            region = block.stages(region, &format!("block.{index}"), mask.clone());
+        }
+        let region = region.stage_with("head", &model.head, batch.targets.clone(), GptHead::loss);
+        (region, batch.tokens.clone())
+    }
+
+    fn name(&self) -> String {
+        "gpt".to_owned()
+    }
+}
+
+/// The whole of training: the embedding, each block, and the head with the loss.
+impl Staged for Gpt {
+    type Batch = GptBatch;
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<1>;
+
+    fn stages(&self, batch: &GptBatch) -> (Region<Tensor<2, Int>, Tensor<1>>, Tensor<2, Int>) {
+        let body = self.body(&batch.tokens);
+        let region = body.stage_with("head", &self.head, batch.targets.clone(), GptHead::loss);
+        (region, batch.tokens.clone())
     }
 }

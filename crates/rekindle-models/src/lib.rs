@@ -6,22 +6,24 @@
 //! use burn::optim::GradientsParams;
 //! use burn::tensor::{Device, Int, Tensor};
 //! use rekindle::Rule;
-//! use rekindle_models::GptConfig;
+//! use rekindle_models::{GptBatch, GptConfig};
 //!
 //! let device = Device::flex().autodiff();
 //! let model = GptConfig::new(256, 16, 2, 3, 8).init(&device)?;
 //! let tokens = Tensor::<2, Int>::zeros([1, 8], &device);
-//! let loss = model.loss(tokens.clone(), tokens, Rule::EVERY_ONE)?;
+//! let batch = GptBatch { tokens: tokens.clone(), targets: tokens };
+//! let loss = model.loss(&batch, Rule::EVERY_ONE)?;
 //! let gradients = GradientsParams::from_grads(loss.backward(), &model);
 //! # let _ = gradients;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-mod attention;
+mod block;
 mod config_error;
 mod conv_net;
 mod gpt;
 
+pub use block::GptBlock;
 pub use config_error::ConfigError;
 pub use conv_net::{ConvBlock, ConvNet, ConvNetConfig};
-pub use gpt::{Gpt, GptBlock, GptConfig};
+pub use gpt::{FineGpt, Gpt, GptBatch, GptConfig};

@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle::{Rule, without_checkpointing};
-use rekindle_models::{ConfigError, ConvNetConfig, GptConfig};
+use rekindle_models::{ConfigError, ConvNetConfig, GptBatch, GptConfig};
 
 /// Burn's random state is one per process.
 fn alone() -> MutexGuard<'static, ()> {
@@ -63,7 +63,7 @@ fn gpt() {
             let numbers = Tensor::<1, Int>::arange(step..step + 17, &device);
             let tokens = numbers.clone().narrow(0, 0, 16).reshape([2, 8]);
             let targets = numbers.narrow(0, 1, 16).reshape([2, 8]);
-            let loss = model.loss(tokens, targets, rule).unwrap();
+            let loss = model.loss(&GptBatch { tokens, targets }, rule).unwrap();
             let gradients = GradientsParams::from_grads(loss.backward(), &model);
             model = optimizer.step(0.1, model, gradients);
         }

@@ -8,7 +8,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::nn::attention::generate_autoregressive_mask;
 use burn::tensor::{Device, Tensor};
 use rekindle::memory::{self, CountingAllocator};
-use rekindle::{Bytes, DeviceModel, sweep, trace, trace_model};
+use rekindle::{Bytes, DeviceModel, Staged, sweep, trace, trace_model};
 use rekindle_models::{ConvNetConfig, GptConfig};
 
 #[global_allocator]
@@ -145,7 +145,7 @@ fn the_tapes_of_a_conv_net_are_within_a_tenth_of_what_they_take() {
             initialise(&net);
             let images = Tensor::<4>::ones([batch, 3, size, size], &device);
             let before: Vec<_> = net.statistics().iter().map(|(mean, _)| mean.to_data()).collect();
-            let traced = trace("convnet", &net.region(), images.clone(), &here).unwrap();
+            let traced = trace("convnet", &net.stages(&images).0, images.clone(), &here).unwrap();
             let after: Vec<_> = net.statistics().iter().map(|(mean, _)| mean.to_data()).collect();
             assert_eq!(before, after, "tracing moves no statistics");
             assert_eq!(traced.distinct_stages(), 3, "stem, blocks, head");
@@ -156,7 +156,7 @@ fn the_tapes_of_a_conv_net_are_within_a_tenth_of_what_they_take() {
             compare(&format!("{what}, block"), stages[1].tape_bytes, || net.blocks()[0].residual(x.clone()));
             let built = trace_model("convnet", &here, |device| {
                 let images = Tensor::<4>::empty([batch, 3, size, size], device);
-                Ok::<_, rekindle::Error>((config.init(device).region(), images))
+                Ok::<_, rekindle::Error>(config.init(device).stages(&images))
             });
             assert_eq!(built.unwrap().profile(), traced.profile());
         }

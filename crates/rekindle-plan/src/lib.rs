@@ -57,6 +57,6 @@ pub use profile::{Codec, PROFILE_FORMAT, Profile, ProfileError, StageProfile, Ta
 pub use request::{Request, SolveError};
 pub use rules::{ParseRuleError, Rule, RuleError};
 pub use schedule::Schedule;
-pub use simulation::{Live, LiveKind, Moment, Simulation};
+pub use simulation::{Live, LiveKind, Moment, Simulation, Span};
 pub use simulator::simulate;
 pub use status::{Gap, Status};

@@ -38,6 +38,9 @@ pub struct Profile {
     tiers: Vec<Tier>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     codecs: Vec<Codec>,
+    /// For every boundary, the gradients of the parameters of all stages behind it.
+    #[serde(skip)]
+    behind: Vec<Bytes>,
 }
 
 /// A profile as a file has it, before it is checked.
@@ -79,12 +82,24 @@ pub struct StageProfile {
     /// The size of the gradient of the boundary it makes, when that is not the boundary's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gradient_bytes: Option<Bytes>,
+    /// The gradients of its parameters: its backward leaves them, and they stay until the step is over.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub parameter_gradient_bytes: Bytes,
     /// It must run once only: integer routing, randomness that cannot be replayed, effects outside.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub pinned: bool,
     /// Other ways to keep its tape.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub options: Vec<TapeOption>,
+}
+
+impl StageProfile {
+    /// What its backward takes beside the tape and the gradient it starts from: workspace, and the gradients of its
+    /// parameters.
+    pub fn backward_workspace(&self) -> Bytes {
+        // A profile's sums fit into 64 bits.
+        self.backward_extra_bytes.checked_add(self.parameter_gradient_bytes).unwrap_or(Bytes::MAX)
+    }
 }
 
 fn is_zero(bytes: &Bytes) -> bool {
@@ -209,7 +224,7 @@ impl Profile {
         input_bytes: Bytes,
         stages: Vec<StageProfile>,
     ) -> Result<Self, ProfileError> {
-        let profile = Self {
+        Self::checked(ProfileFile {
             format: PROFILE_FORMAT.to_owned(),
             model: model.into(),
             device: device.into(),
@@ -217,9 +232,7 @@ impl Profile {
             stages,
             tiers: Vec::new(),
             codecs: Vec::new(),
-        };
-        profile.check()?;
-        Ok(profile)
+        })
     }
 
     /// A profile of which only the structure is known: stages by name, each with these options, no sizes, no times.
@@ -264,8 +277,11 @@ impl Profile {
     /// # Errors
     /// When the text is not a profile of this version, or not one that can be planned.
     pub fn from_json(text: &str) -> Result<Self, ProfileError> {
-        let file: ProfileFile = format::read("profile", PROFILE_FORMAT, text)?;
-        let profile = Self {
+        Self::checked(format::read("profile", PROFILE_FORMAT, text)?)
+    }
+
+    fn checked(file: ProfileFile) -> Result<Self, ProfileError> {
+        let mut profile = Self {
             format: file.format,
             model: file.model,
             device: file.device,
@@ -273,8 +289,16 @@ impl Profile {
             stages: file.stages,
             tiers: file.tiers,
             codecs: file.codecs,
+            behind: Vec::new(),
         };
         profile.check()?;
+        let mut sum = 0;
+        let sums = profile.stages.iter().rev().map(|stage| {
+            sum += stage.parameter_gradient_bytes.get();
+            Bytes::new(sum)
+        });
+        profile.behind = [Bytes::ZERO].into_iter().chain(sums).collect();
+        profile.behind.reverse();
         Ok(profile)
     }
 
@@ -341,6 +365,7 @@ impl Profile {
                 stage.forward_extra_bytes,
                 stage.backward_extra_bytes,
                 stage.gradient_bytes.unwrap_or_default(),
+                stage.parameter_gradient_bytes,
             ]
         });
         Bytes::checked_sum(bytes.chain([self.input_bytes]))
@@ -393,15 +418,22 @@ impl Profile {
         }
     }
 
-    /// The size of a boundary's gradient; `None` when the chain is shorter.
+    /// All gradients that are alive when the backward has come to a boundary: the boundary's own, and those of the
+    /// parameters behind it. `None` when the chain is shorter.
     pub fn gradient_bytes(&self, boundary: Boundary) -> Option<Bytes> {
-        match boundary.index() {
-            0 => Some(self.input_bytes),
+        let own = match boundary.index() {
+            0 => self.input_bytes,
             number => {
                 let stage = self.stages.get(number - 1)?;
-                Some(stage.gradient_bytes.unwrap_or(stage.output_bytes))
+                stage.gradient_bytes.unwrap_or(stage.output_bytes)
             }
-        }
+        };
+        own.checked_add(self.parameter_gradient_bytes(boundary)?)
+    }
+
+    /// The gradients of the parameters of all stages behind a boundary; `None` when the chain is shorter.
+    pub fn parameter_gradient_bytes(&self, boundary: Boundary) -> Option<Bytes> {
+        self.behind.get(boundary.index()).copied()
     }
 
     /// The time no plan can beat: every stage once forward and once back, each under its fastest option.
@@ -438,6 +470,9 @@ impl Profile {
                 stage.pinned,
                 stage.options.len()
             ));
+            if !is_zero(&stage.parameter_gradient_bytes) {
+                text(&stage.parameter_gradient_bytes.get().to_string());
+            }
             for option in &stage.options {
                 text(option.name.as_str());
                 text(&option.tape_bytes.get().to_string());

@@ -14,6 +14,8 @@ pub struct Simulation {
     pub peak_tensors: Vec<Live>,
     /// The bytes at every action.
     pub moments: Vec<Moment>,
+    /// When every action runs.
+    pub spans: Vec<Span>,
     /// How long the step takes.
     pub step_ns: Nanos,
     /// How much of it goes to forwards that ran before.
@@ -33,6 +35,18 @@ pub struct Moment {
     pub peak: Bytes,
     /// What is left when it is over.
     pub after: Bytes,
+}
+
+/// When one action runs, since the step began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span {
+    /// When the plan gets to it. Its bytes count from here until the plan gets to the next action.
+    pub reached: Nanos,
+    /// When its work begins: after what it has to wait for.
+    pub start: Nanos,
+    /// When its work is over. An offload or a fetch works beside the computation, so that the plan can get to the next
+    /// action before; `keep` and `drop` take no time.
+    pub end: Nanos,
 }
 
 /// A tensor, or a group of them, that is alive on the device.
@@ -56,9 +70,11 @@ pub enum LiveKind {
     Tape(Stage),
     /// The gradient of a boundary.
     Gradient(Boundary),
+    /// The gradients of the parameters of all stages behind a boundary.
+    ParameterGradients(Boundary),
     /// What a stage needs only while its forward runs.
     ForwardExtra(Stage),
-    /// What a stage needs only while its backward runs.
+    /// What a stage needs while its backward runs, the gradients of its parameters included.
     BackwardExtra(Stage),
 }
 
@@ -69,6 +85,9 @@ impl std::fmt::Display for LiveKind {
             Self::Compressed(boundary, codec) => write!(formatter, "{boundary} as {codec}"),
             Self::Tape(stage) => write!(formatter, "tape {stage}"),
             Self::Gradient(boundary) => write!(formatter, "gradient of {boundary}"),
+            Self::ParameterGradients(boundary) => {
+                write!(formatter, "gradients of the parameters behind {boundary}")
+            }
             Self::ForwardExtra(stage) => write!(formatter, "workspace of forward {stage}"),
             Self::BackwardExtra(stage) => write!(formatter, "workspace of backward {stage}"),
         }

@@ -11,7 +11,7 @@
 //! - At the end nothing may be left: every stage went back once, nothing is kept, no copy lies anywhere.
 
 use crate::illegal::{Illegal, Reason};
-use crate::simulation::{Live, LiveKind, Moment, Simulation};
+use crate::simulation::{Live, LiveKind, Moment, Simulation, Span};
 use crate::{Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Stage, Tier};
 
 /// Judges `actions` for the chain of `profile`.
@@ -35,15 +35,19 @@ use crate::{Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Stage, Tier};
 /// With the first action that cannot run, and why.
 pub fn simulate(profile: &Profile, actions: &[Action]) -> Result<Simulation, Illegal> {
     let mut moments = Vec::with_capacity(actions.len());
+    let mut spans = Vec::with_capacity(actions.len());
     let mut walk = Walk::new(profile);
     let mut peak: Option<(Bytes, usize)> = None;
     for (index, action) in actions.iter().enumerate() {
+        let reached = walk.now;
         let moment =
             walk.run(action).map_err(|reason| Illegal { index, action: Some(action.clone()), reason })?;
         if peak.is_none_or(|(bytes, _)| moment.peak > bytes) {
             peak = Some((moment.peak, index));
         }
         moments.push(moment);
+        let (start, end) = walk.work.take().unwrap_or((walk.now, walk.now));
+        spans.push(Span { reached, start, end });
     }
     walk.finish().map_err(|reason| Illegal { index: actions.len(), action: None, reason })?;
     let (peak_bytes, peak_action) = peak.unwrap_or_default();
@@ -52,6 +56,7 @@ pub fn simulate(profile: &Profile, actions: &[Action]) -> Result<Simulation, Ill
         peak_action,
         peak_tensors: alive_at(profile, actions, peak_action),
         moments,
+        spans,
         step_ns: walk.now,
         recompute_ns: walk.recompute,
         wait_ns: walk.wait,
@@ -122,6 +127,8 @@ struct Walk<'a> {
     arriving: Bytes,
     live: Bytes,
     now: Nanos,
+    /// When the work of the action at hand begins and ends, if it takes any.
+    work: Option<(Nanos, Nanos)>,
     recompute: Nanos,
     wait: Nanos,
     forwards: u64,
@@ -146,6 +153,7 @@ impl<'a> Walk<'a> {
             arriving: Bytes::ZERO,
             live: profile.input_bytes(),
             now: Nanos::ZERO,
+            work: None,
             recompute: Nanos::ZERO,
             wait: Nanos::ZERO,
             forwards: 0,
@@ -216,7 +224,7 @@ impl<'a> Walk<'a> {
         }
         let (tape, time) = self.stages[stage.index()].tape.ok_or(Reason::NoTape { stage })?;
         let profile = &self.profile.stages()[stage.index()];
-        let peak = self.peak_with(LiveKind::BackwardExtra(stage), profile.backward_extra_bytes)?;
+        let peak = self.peak_with(LiveKind::BackwardExtra(stage), profile.backward_workspace())?;
         self.spend(time)?;
         self.wait_until(self.boundaries[stage.output().index()].offloaded);
         self.change([stage.input(), stage.output()], Bytes::ZERO, |walk| {
@@ -294,6 +302,7 @@ impl<'a> Walk<'a> {
         let time = Nanos::to_move(bytes, tier.write_bytes_per_second).ok_or(Reason::TooLong)?;
         let through = start.checked_add(time).ok_or(Reason::TooLong)?;
         state.writer_free = through;
+        self.work = Some((start, through));
         let boundary = &mut self.boundaries[boundary.index()];
         boundary.offloaded = boundary.offloaded.max(through);
         boundary.copies.push((Place::Tier(index), through));
@@ -312,6 +321,7 @@ impl<'a> Walk<'a> {
                 let speed = self.profile.tiers()[index].read_bytes_per_second;
                 let time = Nanos::to_move(bytes, speed).ok_or(Reason::TooLong)?;
                 state.reader_free = start.checked_add(time).ok_or(Reason::TooLong)?;
+                self.work = Some((start, state.reader_free));
                 state.reader_free
             }
             Place::Codec(index) => {
@@ -543,7 +553,9 @@ impl<'a> Walk<'a> {
     }
 
     fn spend(&mut self, time: Nanos) -> Result<(), Reason> {
-        self.now = self.now.checked_add(time).ok_or(Reason::TooLong)?;
+        let start = self.now;
+        self.now = start.checked_add(time).ok_or(Reason::TooLong)?;
+        self.work = Some((start, self.now));
         Ok(())
     }
 
@@ -602,8 +614,10 @@ impl<'a> Walk<'a> {
             }
         }
         if let Some(boundary) = self.gradient {
-            let bytes = profile.gradient_bytes(boundary).unwrap_or_default();
-            live.push((LiveKind::Gradient(boundary), bytes));
+            let all = profile.gradient_bytes(boundary).unwrap_or_default();
+            let of_parameters = profile.parameter_gradient_bytes(boundary).unwrap_or_default();
+            live.push((LiveKind::Gradient(boundary), all.saturating_sub(of_parameters)));
+            live.push((LiveKind::ParameterGradients(boundary), of_parameters));
         }
         let some = live.into_iter().filter(|(_, bytes)| *bytes > Bytes::ZERO);
         self.watched = some.map(|(what, bytes)| Live { what, bytes }).collect();

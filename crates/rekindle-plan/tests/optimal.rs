@@ -177,6 +177,7 @@ fn long_chain(stages: std::ops::Range<usize>) -> impl Strategy<Value = Profile> 
                 forward_ns: Nanos::new(forward),
                 backward_ns: Nanos::new(backward),
                 forward_extra_bytes: Bytes::new(own / 9),
+                parameter_gradient_bytes: Bytes::new(own / 11),
                 options: light.into_iter().collect(),
                 ..StageProfile::default()
             }

@@ -252,6 +252,7 @@ fn least(profile: &Profile) -> Bytes {
             stage.tape_bytes,
             profile.gradient_bytes(output).unwrap(),
             stage.backward_extra_bytes,
+            stage.parameter_gradient_bytes,
         ];
         parts.into_iter().sum()
     });

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chains::{Places, actions, any_profile, any_rule, name, random_plan, uniform};
 use proptest::prelude::*;
 use rekindle_plan::{
-    Action, Boundary, Bytes, Codec, Illegal, LiveKind, Nanos, Profile, Reason, Simulation, Stage,
+    Action, Boundary, Bytes, Codec, Illegal, LiveKind, Nanos, Profile, Reason, Simulation, Span, Stage,
     StageProfile, TapeOption, Tier, simulate,
 };
 use second_opinion::{agrees_with_the_second_opinion, any_verb, wander};
@@ -336,6 +336,27 @@ fn a_tape_includes_its_output_and_holds_on_to_its_input() {
 }
 
 #[test]
+fn gradients_of_parameters_stay_until_the_end() {
+    let weights = [10_000_000_000, 200_000_000_000].map(Bytes::new).into_iter();
+    let stages = decimal().stages().to_vec().into_iter().zip(weights);
+    let stages = stages.map(|(stage, bytes)| StageProfile { parameter_gradient_bytes: bytes, ..stage });
+    let profile = Profile::new("trained", "none", Bytes::new(1), stages.collect()).unwrap();
+    let plan = "keep x0/forward 1/tape 2/backward 2/tape 1/drop x0/backward 1";
+    // What they add to the same plan without them.
+    let added: Vec<(u64, u64)> = moments(&profile, plan)
+        .into_iter()
+        .zip(moments(&decimal(), plan))
+        .map(|(with, without)| (with.0 - without.0, with.1 - without.1))
+        .collect();
+    let (second, both) = (200_000_000_000, 210_000_000_000);
+    assert_eq!(added[..3], [(0, 0); 3]);
+    assert_eq!(added[3..], [(second, second), (second, second), (second, second), (both, both)]);
+    let alive = judged(&profile, plan).peak_tensors;
+    let words = alive.iter().map(|live| live.what.to_string()).collect::<Vec<_>>();
+    assert_eq!(words[..2], ["gradients of the parameters behind x1", "workspace of backward 1"]);
+}
+
+#[test]
 fn the_peak_names_what_sets_it() {
     let simulation = judged(&decimal(), "tape 1/tape 2/backward 2/backward 1");
     assert_eq!(simulation.peak_action, 2);
@@ -476,6 +497,26 @@ fn a_stage_that_reads_for_the_last_time_waits_for_the_offload_as_a_drop_does() {
 }
 
 #[test]
+fn a_span_tells_when_a_transfer_runs_beside_the_computation_and_who_waits_for_it() {
+    let start = "keep x0/offload x0 host/forward 1/forward 2/drop x0/tape 3/fetch x0 host/backward 3";
+    let end = "keep x0/forward 1/tape 2/backward 2/tape 1/drop x0/drop x0 host/backward 1";
+    let simulation = judged(&moving(), &format!("{start}/{end}"));
+    let span = |index: usize| {
+        let Span { reached, start, end } = simulation.spans[index];
+        (reached.get(), start.get(), end.get())
+    };
+    // The offload takes 250 ns; two stages of 100 run beside it, and the drop waits for the rest.
+    assert_eq!(span(1), (0, 0, 250));
+    assert_eq!(span(3), (100, 100, 200));
+    assert_eq!(span(4), (200, 250, 250));
+    // The fetch takes 500 ns from 350 on; the first who needs x0 waits until 850.
+    assert_eq!(span(6), (350, 350, 850));
+    assert_eq!(span(7), (350, 350, 550));
+    assert_eq!(span(9), (550, 850, 950));
+    assert_eq!(simulation.spans.last().map(|span| span.end), Some(simulation.step_ns));
+}
+
+#[test]
 fn offloads_to_one_tier_queue_up() {
     let start = "keep x0/offload x0 host/forward 1/keep x1/offload x1 host/forward 2";
     let end = "tape 3/backward 3/tape 2/drop x1/backward 2/tape 1/drop x0/backward 1";
@@ -562,6 +603,7 @@ prop_compose! {
             forward_extra_bytes: Bytes::new(extra << 60),
             backward_extra_bytes: Bytes::new(extra << 60),
             gradient_bytes: gradient.map(|bytes| Bytes::new(bytes << 60)),
+            parameter_gradient_bytes: Bytes::new(extra << 60),
             ..StageProfile::default()
         }
     }
@@ -678,6 +720,30 @@ proptest! {
         }
         prop_assert_eq!(simulation.recompute_ns.get(), recompute);
         prop_assert_eq!(simulation.step_ns.get(), busy + simulation.wait_ns.get());
+    }
+
+    #[test]
+    fn spans_follow_one_another_and_add_up_to_the_step(profile in any_profile(), rolls in any_rolls()) {
+        let actions = random_plan(&profile, Places::HostAndHalf, &rolls);
+        let simulation = simulate(&profile, &actions).unwrap();
+        prop_assert_eq!(simulation.spans.len(), actions.len());
+        let beside = |action: &Action| match action {
+            Action::Offload { .. } => true,
+            Action::Fetch { place, .. } => profile.tiers().iter().any(|tier| tier.name == *place),
+            _ => false,
+        };
+        let (mut free, mut reached, mut busy) = (Nanos::ZERO, Nanos::ZERO, 0);
+        for (action, span) in actions.iter().zip(&simulation.spans) {
+            prop_assert!(reached <= span.reached && span.reached <= span.start && span.start <= span.end);
+            prop_assert!(span.end <= simulation.step_ns, "{} is over after the step", action);
+            reached = span.reached;
+            if !beside(action) {
+                prop_assert!(free <= span.start, "{} runs while another does", action);
+                free = span.end;
+                busy += span.end.get() - span.start.get();
+            }
+        }
+        prop_assert_eq!(busy + simulation.wait_ns.get(), simulation.step_ns.get());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use rekindle_plan::{Boundary, Bytes, Name, Profile, Stage, StageProfile};
 
-use crate::{Engine, PackedTensor, Parcel};
+use crate::{Engine, Measurable, PackedTensor, Parcel};
 
 /// What is allocated now, and the most that was since the last [`Ledger::reset_peak`].
 #[derive(Clone, Debug, Default)]
@@ -18,6 +18,8 @@ pub struct Ledger(Rc<LedgerState>);
 struct LedgerState {
     live: Cell<u64>,
     peak: Cell<u64>,
+    /// The peak since the last lap.
+    lap: Cell<u64>,
 }
 
 impl Ledger {
@@ -36,11 +38,17 @@ impl Ledger {
         self.0.peak.set(self.0.live.get());
     }
 
+    /// The most that was allocated at once since this was last asked.
+    pub fn lap(&self) -> Bytes {
+        Bytes::new(self.0.lap.replace(self.0.live.get()))
+    }
+
     /// Allocates; the memory is free when the last handle is gone.
     pub fn allocate(&self, bytes: Bytes) -> Allocation {
         let live = self.0.live.get() + bytes.get();
         self.0.live.set(live);
         self.0.peak.set(self.0.peak.get().max(live));
+        self.0.lap.set(self.0.lap.get().max(live));
         Allocation(Rc::new(Counted { ledger: self.0.clone(), bytes }))
     }
 }
@@ -225,7 +233,7 @@ impl Engine for CountedEngine {
     ) -> Result<CountedGradient, CountedError> {
         expect("backward", stage, tape.stage.output(), stage.output())?;
         expect("backward", stage, gradient.boundary, stage.output())?;
-        let extra = self.stage(stage)?.backward_extra_bytes;
+        let extra = self.stage(stage)?.backward_workspace();
         drop(self.ledger.allocate(extra));
         drop((tape, gradient.memory));
         Ok(self.make_gradient(stage.input()))
@@ -260,4 +268,41 @@ impl Engine for CountedEngine {
     fn live_bytes(&self) -> Option<Bytes> {
         Some(self.ledger.live())
     }
+
+    fn peak_bytes(&mut self) -> Option<Bytes> {
+        Some(self.ledger.lap())
+    }
+}
+
+impl Measurable for CountedEngine {
+    fn stages(&self) -> usize {
+        self.profile.stages().len()
+    }
+
+    fn stage_name(&self, stage: Stage) -> String {
+        self.profile.stages().get(stage.index()).map(|profile| profile.name.clone()).unwrap_or_default()
+    }
+
+    fn kind(&self, stage: Stage, _: &CountedBoundary) -> u64 {
+        // A boundary knows which one it is, so no stage can stand for another.
+        stage.index() as u64
+    }
+
+    fn options(&self, stage: Stage) -> Vec<Name> {
+        let profile = self.profile.stages().get(stage.index());
+        profile.into_iter().flat_map(|profile| &profile.options).map(|option| option.name.clone()).collect()
+    }
+
+    fn parameter_gradient_bytes(&self, stage: Stage) -> Bytes {
+        let profile = self.profile.stages().get(stage.index());
+        profile.map(|profile| profile.parameter_gradient_bytes).unwrap_or_default()
+    }
+
+    fn some_gradient(&mut self, output: &CountedBoundary) -> Result<CountedGradient, CountedError> {
+        Ok(self.make_gradient(output.boundary))
+    }
+
+    fn forget_gradients(&mut self) {}
+
+    fn finish(&mut self) {}
 }

@@ -66,4 +66,9 @@ pub trait Engine {
     fn live_bytes(&self) -> Option<Bytes> {
         None
     }
+
+    /// The most bytes alive on the device since this was last asked, where the engine can tell.
+    fn peak_bytes(&mut self) -> Option<Bytes> {
+        None
+    }
 }

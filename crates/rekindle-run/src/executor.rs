@@ -188,7 +188,10 @@ impl<E: Engine> Executor<E> {
         action: &Action,
         gradient: &mut Option<E::Gradient>,
     ) -> Result<Option<E::Boundary>, RunError<E::Error>> {
-        let start = self.trace.as_ref().map(Trace::now);
+        let start = self.trace.as_ref().map(|trace| {
+            engine.peak_bytes();
+            trace.now()
+        });
         let index = self.next;
         // A failed action leaves the executor out of turn, so that nobody goes on from half a state.
         self.next = usize::MAX;
@@ -257,7 +260,8 @@ impl<E: Engine> Executor<E> {
         }
         self.next = index + 1;
         if let (Some(trace), Some(start)) = (&mut self.trace, start) {
-            trace.push(action.clone(), start, engine.live_bytes());
+            let (live, peak) = (engine.live_bytes(), engine.peak_bytes());
+            trace.push(action.clone(), start, live, peak);
         }
         Ok(handed)
     }

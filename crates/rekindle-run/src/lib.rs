@@ -40,10 +40,12 @@
 pub mod counted;
 mod engine;
 mod executor;
+mod measure;
 mod store;
 mod trace;
 
 pub use engine::Engine;
 pub use executor::{Executor, Kept, RunError};
+pub use measure::{Measurable, MeasureError, Measurement, Measuring, Spread, measure};
 pub use store::{HostStore, PackedTensor, Parcel, Store, StoreError, Stores};
 pub use trace::{Event, Trace};

@@ -22,6 +22,8 @@ pub struct Event {
     pub end: Nanos,
     /// The bytes alive on the device when it was over, where the engine can tell.
     pub live_bytes: Option<Bytes>,
+    /// The most bytes alive on the device while it ran, where the engine can tell.
+    pub peak_bytes: Option<Bytes>,
 }
 
 impl Trace {
@@ -35,9 +37,14 @@ impl Trace {
         &self.events
     }
 
-    /// The most bytes alive when an action was over, where the engine can tell.
+    /// The most bytes alive at once, where the engine can tell.
     pub fn peak_bytes(&self) -> Option<Bytes> {
-        self.events.iter().filter_map(|event| event.live_bytes).max()
+        self.events.iter().filter_map(|event| event.peak_bytes.max(event.live_bytes)).max()
+    }
+
+    /// The time from the first action to the last, without what ran between the two halves.
+    pub fn busy(&self) -> Nanos {
+        self.events.iter().map(|event| event.end.saturating_sub(event.start)).sum()
     }
 
     /// The time since the trace began.
@@ -45,8 +52,14 @@ impl Trace {
         self.origin.elapsed().into()
     }
 
-    pub(crate) fn push(&mut self, action: Action, start: Nanos, live_bytes: Option<Bytes>) {
+    pub(crate) fn push(
+        &mut self,
+        action: Action,
+        start: Nanos,
+        live_bytes: Option<Bytes>,
+        peak_bytes: Option<Bytes>,
+    ) {
         let end = self.now();
-        self.events.push(Event { action, start, end, live_bytes });
+        self.events.push(Event { action, start, end, live_bytes, peak_bytes });
     }
 }

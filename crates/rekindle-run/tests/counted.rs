@@ -8,7 +8,9 @@ use rekindle_plan::{
     Tier,
 };
 use rekindle_run::counted::{Allocation, CountedEngine, Ledger};
-use rekindle_run::{Engine, Executor, HostStore, Parcel, RunError, Store, StoreError, Stores};
+use rekindle_run::{
+    Engine, Executor, HostStore, Measuring, Parcel, RunError, Store, StoreError, Stores, measure,
+};
 use std::collections::BTreeMap;
 
 fn name(text: &str) -> Name {
@@ -20,6 +22,7 @@ prop_compose! {
         (output, own, forward, backward) in (0..50u64, 0..200u64, 0..90u64, 0..90u64),
         (forward_extra, backward_extra) in (0..40u64, 0..40u64),
         gradient in proptest::option::of(0..60u64),
+        weights in prop_oneof![Just(0), 0..60u64],
         light in 0..100u64,
     ) -> StageProfile {
         StageProfile {
@@ -31,6 +34,7 @@ prop_compose! {
             forward_extra_bytes: Bytes::new(forward_extra),
             backward_extra_bytes: Bytes::new(backward_extra),
             gradient_bytes: gradient.map(Bytes::new),
+            parameter_gradient_bytes: Bytes::new(weights),
             pinned: false,
             options: vec![TapeOption {
                 name: name("light"),
@@ -301,4 +305,37 @@ fn the_counted_engine_finds_a_mix_up() {
     let input = engine.input();
     let error = engine.forward(Stage::new(2), input).unwrap_err();
     assert_eq!(error.to_string(), "forward 2 got x0, expected x1");
+}
+
+proptest! {
+    #[test]
+    fn measuring_finds_the_sizes_the_engine_was_made_with(profile in any_profile()) {
+        // A gradient that is larger than all that was there before would hide the workspace.
+        let stages = profile.stages().iter().map(|stage| StageProfile {
+            gradient_bytes: None,
+            parameter_gradient_bytes: Bytes::ZERO,
+            backward_extra_bytes: Bytes::new(60),
+            tape_bytes: Bytes::new(stage.tape_bytes.get() + 50),
+            ..stage.clone()
+        });
+        let profile = Profile::new("sizes", "none", profile.input_bytes(), stages.collect()).unwrap();
+        let mut engine = CountedEngine::new(profile.clone());
+        let input = engine.input();
+        let mut told = 0;
+        let found = measure(&mut engine, input, Measuring::default(), &mut |_, _| told += 1).unwrap();
+        prop_assert_eq!(told, profile.stages().len());
+        let sizes = |stage: &StageProfile| {
+            let options = stage.options.iter().map(|option| (option.name.clone(), option.tape_bytes));
+            (
+                stage.name.clone(),
+                (stage.output_bytes, stage.tape_bytes, options.collect::<Vec<_>>()),
+                (stage.forward_extra_bytes, stage.backward_extra_bytes, stage.gradient_bytes),
+            )
+        };
+        for (found, expected) in found.stages.iter().zip(profile.stages()) {
+            prop_assert_eq!(sizes(found), sizes(expected));
+        }
+        prop_assert_eq!(found.into_profile("sizes", "none").unwrap().fingerprint(), profile.fingerprint());
+        prop_assert_eq!(engine.ledger().live(), Bytes::ZERO, "nothing is left behind");
+    }
 }

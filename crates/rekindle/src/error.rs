@@ -1,6 +1,6 @@
 //! What can go wrong, said so that it can be mended.
 
-use rekindle_plan::{Illegal, PlanError, ProfileError, Rule, RuleError};
+use rekindle_plan::{Bytes, Illegal, PlanError, ProfileError, Rule, RuleError, SolveError};
 use rekindle_run::{RunError, StoreError};
 
 /// Why a region, a checkpoint or a backward pass was refused.
@@ -147,6 +147,67 @@ pub enum Error {
     /// What was found about the stages makes no profile.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// A stage failed while it was measured.
+    #[error(
+        "stage {stage} (`{name}`) failed while it was measured: {reason}; run it by itself on the sample to see why"
+    )]
+    Measuring {
+        /// The stage, from 1.
+        stage: usize,
+        /// Its name.
+        name: String,
+        /// What it said.
+        reason: String,
+    },
+    /// Nobody knows how much memory is in use.
+    #[error(
+        "the memory in use on {device} is not known, so its stages cannot be measured; install `rekindle::memory::CountingAllocator` as the global allocator, or trace the model instead"
+    )]
+    Unmeasured {
+        /// Where the stages run.
+        device: String,
+    },
+    /// No plan fits the budget.
+    #[error(
+        "no plan takes {budget} ({} bytes) or less; the smallest budget is {smallest} ({} bytes), which {set_by} needs. A smaller batch or shorter sequence, or cutting that stage in two, would lower it",
+        budget.get(), smallest.get()
+    )]
+    BudgetTooSmall {
+        /// The budget found.
+        budget: Bytes,
+        /// The smallest there is a plan for, the margin included.
+        smallest: Bytes,
+        /// What takes so much.
+        set_by: String,
+    },
+    /// There is no plan for another reason.
+    #[error(transparent)]
+    NoPlan(SolveError),
+    /// A budget that is no part of anything.
+    #[error("a budget of {found} of plain's peak, expected a part from 0 to 10; 0.25 is a quarter")]
+    BudgetPart {
+        /// The part found.
+        found: f64,
+    },
+    /// The free memory was asked for, and nobody knows it.
+    #[error("how much memory is free is not known on this system; give the budget in bytes")]
+    NothingKnownFree,
+    /// The plan is for another model, other shapes or another device.
+    #[error(
+        "the plan is for another model; {difference}. Plan again for this one, or give it what the plan was made for"
+    )]
+    OtherModel {
+        /// What differs first.
+        difference: Box<crate::Difference>,
+    },
+    /// A file with a plan cannot be used.
+    #[error("{path} cannot be used as a plan: {reason}")]
+    PlanFile {
+        /// The file.
+        path: String,
+        /// Why.
+        reason: String,
+    },
     /// The loss does not depend on anything that needs a gradient.
     #[error(
         "the loss is not tracked, so there is nothing to go back through; build the model on a device with `.autodiff()` and keep at least one parameter unfrozen"

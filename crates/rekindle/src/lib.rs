@@ -38,6 +38,7 @@
 //!
 //! - [`checkpoint`]: one module, one call.
 //! - [`Region`]: many stages under a [`Rule`] or a [`Plan`].
+//! - [`plan`], [`Planner`], [`Budget`]: from a model and a budget to a plan that runs.
 //! - [`backward`]: a backward pass that returns errors.
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
 //! - [`Dropout`]: Burn's, with a mask that is made in parallel.
@@ -63,31 +64,41 @@ extern crate self as rekindle;
 
 mod backward;
 mod boundary;
+mod budget;
 mod checks;
+mod description;
 mod dropout;
 mod error;
 mod kept;
 pub mod memory;
 mod node;
 mod philox;
+mod planned;
+mod planner;
 mod region;
 mod seeds;
 mod stage;
+mod staged;
 #[cfg(feature = "capture")]
 mod traced;
 
 pub use backward::backward;
 pub use boundary::{Boundary, Parts, PartsReader};
+pub use budget::Budget;
 pub use checks::Checks;
+pub use description::{Description, Difference, StageDescription};
 pub use dropout::{Dropout, DropoutConfig};
 pub use error::Error;
 pub use kept::{KeptList, KeptRow, what_is_kept};
 pub use node::sweep;
+pub use planned::{PLANNED_FORMAT, Planned};
+pub use planner::{Planner, measure, plan};
 pub use region::{Region, TraceHandle, checkpoint, without_checkpointing};
 pub use rekindle_derive::Boundary;
 pub use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, Schedule};
-pub use rekindle_run::{Event, Trace};
+pub use rekindle_run::{Event, Measurement, Measuring, Spread, Trace};
 pub use seeds::seed;
 pub use stage::{NoModule, StageOutput};
+pub use staged::{Staged, Under};
 #[cfg(feature = "capture")]
 pub use traced::{DeviceModel, Traced, TracedStage, Work, trace, trace_model};

@@ -7,7 +7,9 @@ use rekindle_plan::Bytes;
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 static LIVE: AtomicUsize = AtomicUsize::new(0);
+/// The peak of the running lap, and of all laps before it since [`reset_peak`].
 static PEAK: AtomicUsize = AtomicUsize::new(0);
+static EARLIER: AtomicUsize = AtomicUsize::new(0);
 
 /// A global allocator that counts, around another one.
 ///
@@ -99,7 +101,7 @@ pub fn live() -> Option<Bytes> {
 
 /// The most bytes allocated at once since [`reset_peak`]; `None` when no [`CountingAllocator`] is installed.
 pub fn peak() -> Option<Bytes> {
-    counted(&PEAK)
+    counted(&PEAK).max(counted(&EARLIER))
 }
 
 fn counted(counter: &AtomicUsize) -> Option<Bytes> {
@@ -108,7 +110,30 @@ fn counted(counter: &AtomicUsize) -> Option<Bytes> {
 
 /// Starts to look for the peak anew.
 pub fn reset_peak() {
+    EARLIER.store(0, Relaxed);
     PEAK.store(LIVE.load(Relaxed), Relaxed);
+}
+
+/// The peak since the last lap, which leaves [`peak`] as it is; `None` when no [`CountingAllocator`] is installed.
+pub(crate) fn lap() -> Option<Bytes> {
+    let lap = PEAK.swap(LIVE.load(Relaxed), Relaxed);
+    EARLIER.fetch_max(lap, Relaxed);
+    INSTALLED.load(Relaxed).then(|| Bytes::new(lap as u64))
+}
+
+/// The memory that this process could still take: what the machine has available, or its control group where that
+/// allows less. `None` where the system does not say.
+pub fn free() -> Option<Bytes> {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let meminfo = read("/proc/meminfo")?;
+    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kibibytes: u64 = available.trim().trim_end_matches("kB").trim().parse().ok()?;
+    let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
+    // A group without a limit says `max`.
+    let limit = number("/sys/fs/cgroup/memory.max");
+    let used = number("/sys/fs/cgroup/memory.current");
+    let group = limit.zip(used).map(|(limit, used)| limit.saturating_sub(used));
+    Some(Bytes::new((kibibytes * 1024).min(group.unwrap_or(u64::MAX))))
 }
 
 /// Has the process keep the memory that it frees, instead of handing it back to the system: at the start of `main`.

@@ -14,6 +14,7 @@
 //! has already added up for an input or a parameter is carried into the nested graph, which goes on adding there.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,7 +30,9 @@ use burn::backend::{
 };
 use burn::tensor::{Bool, DType, Device, Float, Int, Shape, Tensor, TensorData, try_read_sync};
 use rekindle_plan::{Bytes, Name, Schedule, Stage};
-use rekindle_run::{Engine, Executor, Kept, PackedTensor, Parcel, Stores};
+use rekindle_run::{
+    Engine, Executor, Kept, Measurable, MeasureError, Measurement, Measuring, PackedTensor, Parcel, Stores,
+};
 
 use crate::backward::raise;
 use crate::boundary::Parts;
@@ -51,6 +54,9 @@ const ENABLED: &str = if cfg!(all(feature = "flex", feature = "ndarray")) {
 } else {
     "(none)"
 };
+
+/// The one way to keep a tape beside the whole of it.
+pub(crate) const BALANCED: &str = "balanced";
 
 /// A tensor of the backend with autodiff.
 pub(crate) type Tracked<B> = FloatTensor<Autodiff<B>>;
@@ -127,6 +133,12 @@ from_any_tensor!(Bool, "bool", |dtype| dtype.is_bool());
 impl AnyTensor {
     pub(crate) fn describe(&self) -> String {
         describe(self.0.dtype(), &self.0.shape())
+    }
+
+    /// Puts element type and shape into a hash.
+    pub(crate) fn hash_size(&self, hash: &mut impl Hasher) {
+        self.0.dtype().hash(hash);
+        self.0.shape().as_slice().hash(hash);
     }
 
     /// Whether it carries autodiff, tracked or not.
@@ -389,10 +401,12 @@ struct BurnEngine<B: GraphBackend> {
     stages: Vec<Box<dyn AnyStage>>,
     /// The outer nodes of each stage's tracked parameters.
     parameters: Vec<Vec<NodeId>>,
+    /// What the gradient of each tracked parameter takes.
+    parameter_bytes: HashMap<NodeId, Bytes>,
     /// The strategy of the user's graph.
     strategy: TapeStrategy,
     device: Device,
-    seed: u64,
+    draws: seeds::Draws,
     ran: Vec<bool>,
     /// Tokens of the tapes that were recorded in the forward half.
     taped_live: Vec<(Stage, Tracked<B>)>,
@@ -413,9 +427,8 @@ impl<B: GraphBackend> BurnEngine<B> {
 
     /// Runs a stage under its seed.
     fn run(&mut self, stage: Stage, mode: Mode, input: Parts) -> Result<crate::stage::Ran, Error> {
-        let seed = seeds::of_stage(self.seed, stage.index());
         let ran = &self.stages[stage.index()];
-        seeds::run(&self.device, seed, || ran.run(mode, self.strategy, input))
+        self.draws.run(&self.device, stage.index(), || ran.run(mode, self.strategy, input))
     }
 
     /// The boundary as untracked tensors, and the nodes they got.
@@ -612,7 +625,7 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
     ) -> Result<(Tape<B>, OnDevice<B>), Error> {
         let strategy = match option.map(Name::as_str) {
             None => self.strategy,
-            Some("balanced") => TapeStrategy::Balanced,
+            Some(BALANCED) => TapeStrategy::Balanced,
             Some(other) => {
                 return Err(Error::UnknownOption {
                     stage: stage.number() as usize,
@@ -785,7 +798,75 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
     }
 
     fn live_bytes(&self) -> Option<Bytes> {
-        memory::live()
+        // A pool of the device's own, or the process's memory.
+        let pool = self.device.memory_pool_usage();
+        pool.map(|pool| Bytes::new(pool.bytes_in_use)).or_else(memory::live)
+    }
+
+    fn peak_bytes(&mut self) -> Option<Bytes> {
+        match self.device.memory_pool_usage() {
+            // It tells what is in use now only.
+            Some(_) => None,
+            None => memory::lap(),
+        }
+    }
+}
+
+impl<B: GraphBackend> Measurable for BurnEngine<B> {
+    fn stages(&self) -> usize {
+        self.stages.len()
+    }
+
+    fn stage_name(&self, stage: Stage) -> String {
+        self.name(stage)
+    }
+
+    fn kind(&self, stage: Stage, input: &OnDevice<B>) -> u64 {
+        let stage = &self.stages[stage.index()];
+        let mut hash = std::hash::DefaultHasher::new();
+        stage.kind().hash(&mut hash);
+        for part in &input.parts {
+            let (dtype, shape) = part.dtype_and_shape();
+            (describe(dtype, &shape), part.wanted()).hash(&mut hash);
+        }
+        input.structure.hash(&mut hash);
+        let side = stage.side();
+        side.tensors.iter().for_each(|tensor| tensor.describe().hash(&mut hash));
+        side.structure.hash(&mut hash);
+        hash.finish()
+    }
+
+    fn options(&self, _: Stage) -> Vec<Name> {
+        // A model that is balanced already has no other tape.
+        match self.strategy {
+            TapeStrategy::Disabled => BALANCED.parse().into_iter().collect(),
+            TapeStrategy::Balanced => Vec::new(),
+        }
+    }
+
+    fn parameter_gradient_bytes(&self, stage: Stage) -> Bytes {
+        let (mine, later) = self.parameters[stage.index()..].split_at(1);
+        let mine = mine.iter().flatten().filter(|id| !later.iter().flatten().any(|other| other == *id));
+        mine.filter_map(|id| self.parameter_bytes.get(id).copied()).sum()
+    }
+
+    fn some_gradient(&mut self, output: &OnDevice<B>) -> Result<PartGradients<B>, Error> {
+        let gradients = output.parts.iter().map(|part| match part {
+            Part::Float { tensor, wanted: true } => {
+                Some(B::float_ones(tensor.shape(), &tensor.device(), tensor.dtype().into()))
+            }
+            _ => None,
+        });
+        Ok(gradients.collect())
+    }
+
+    fn forget_gradients(&mut self) {
+        self.parameter_gradients.clear();
+    }
+
+    fn finish(&mut self) {
+        // A device that fails says so to whoever reads from it next.
+        let _ = self.device.sync();
     }
 }
 
@@ -926,61 +1007,113 @@ impl<B: GraphBackend, const N: usize> Backward<B, N> for Hub {
     }
 }
 
-/// A region about to run.
-pub(crate) struct Job {
+/// A region about to run or to be measured.
+pub(crate) struct Setup {
     pub(crate) stages: Vec<Box<dyn AnyStage>>,
     /// The tracked parameters of each stage.
     pub(crate) parameters: Vec<Vec<AnyTensor>>,
-    pub(crate) schedule: Schedule,
-    pub(crate) stores: Stores,
     pub(crate) input: Parts,
     pub(crate) device: Device,
     pub(crate) seed: u64,
     pub(crate) checks: Checks,
+}
+
+/// How to run it.
+pub(crate) struct Job {
+    pub(crate) schedule: Schedule,
+    pub(crate) stores: Stores,
     pub(crate) trace: Option<TraceHandle>,
+}
+
+/// Calls a function for the backend that the tensors of a setup are on, with the strategy of the user's graph. One line
+/// for each backend: a node's gradients are of a concrete type.
+macro_rules! on_backend_of {
+    ($setup:expr, |$strategy:ident| $function:ident::<B>($($argument:expr),*)) => {{
+        let tracked = $setup.input.tensors.iter().chain($setup.parameters.iter().flatten());
+        let Some(lead) = tracked.clone().find(|tensor| tensor.is_tracked()).cloned() else {
+            return Err(Error::Untracked);
+        };
+        let $strategy = lead.strategy().unwrap_or_default();
+        let DispatchTensorKind::Autodiff(kind) = &lead.0.kind else {
+            return Err(Error::Untracked);
+        };
+        let off = || Err(Error::BackendOff { device: format!("{:?}", lead.device()), enabled: ENABLED });
+        match **kind {
+            // A build with a backend that is off would compile Burn once more; the tests turn all of them off instead.
+            #[cfg(all(test, feature = "flex"))]
+            _ if tests::ALL_OFF.get() => off(),
+            #[cfg(feature = "flex")]
+            DispatchTensorKind::Flex(_) => $function::<burn::backend::Flex>($($argument),*),
+            #[cfg(feature = "ndarray")]
+            DispatchTensorKind::NdArray(_) => $function::<burn::backend::NdArray>($($argument),*),
+            #[allow(unreachable_patterns)]
+            _ => off(),
+        }
+    }};
 }
 
 /// Runs the forward half and leaves a node in the user's graph for the rest.
 ///
 /// # Errors
 /// When a stage or the plan cannot run, or the backend is off.
-pub(crate) fn run(job: Job) -> Result<Parts, Error> {
-    let tracked = job.input.tensors.iter().chain(job.parameters.iter().flatten());
-    let Some(lead) = tracked.clone().find(|tensor| tensor.is_tracked()).cloned() else {
-        return Err(Error::Untracked);
-    };
-    let strategy = lead.strategy().unwrap_or_default();
-    let DispatchTensorKind::Autodiff(kind) = &lead.0.kind else {
-        return Err(Error::Untracked);
-    };
-    let off = || Err(Error::BackendOff { device: format!("{:?}", lead.device()), enabled: ENABLED });
-    // One line for each backend: a node's gradients are of a concrete type.
-    match **kind {
-        // A build with a backend that is off would compile Burn once more; the tests turn all of them off instead.
-        #[cfg(all(test, feature = "flex"))]
-        _ if tests::ALL_OFF.get() => off(),
-        #[cfg(feature = "flex")]
-        DispatchTensorKind::Flex(_) => run_on::<burn::backend::Flex>(job, strategy),
-        #[cfg(feature = "ndarray")]
-        DispatchTensorKind::NdArray(_) => run_on::<burn::backend::NdArray>(job, strategy),
-        #[allow(unreachable_patterns)]
-        _ => off(),
-    }
+pub(crate) fn run(setup: Setup, job: Job) -> Result<Parts, Error> {
+    on_backend_of!(setup, |strategy| run_on::<B>(setup, job, strategy))
 }
 
-fn run_on<B: GraphBackend>(job: Job, strategy: TapeStrategy) -> Result<Parts, Error> {
+/// Runs each stage a few times and writes down what it takes. The user's graph and running statistics stay as they are.
+///
+/// # Errors
+/// When a stage cannot run, or the backend is off.
+pub(crate) fn measure(
+    setup: Setup,
+    measuring: Measuring,
+    progress: &mut dyn FnMut(Stage, &str),
+) -> Result<Measurement, Error> {
+    on_backend_of!(setup, |strategy| measure_on::<B>(setup, measuring, progress, strategy))
+}
+
+fn measure_on<B: GraphBackend>(
+    setup: Setup,
+    measuring: Measuring,
+    progress: &mut dyn FnMut(Stage, &str),
+    strategy: TapeStrategy,
+) -> Result<Measurement, Error> {
+    let Prepared { mut engine, input, .. } = prepare::<B>(setup, strategy)?;
+    // As if everything had run before: later runs leave running statistics alone.
+    engine.ran.fill(true);
+    let found = rekindle_run::measure(&mut engine, input, measuring, progress);
+    sweep();
+    found.map_err(|error| match error {
+        MeasureError::Stage { stage, name, source } => {
+            Error::Measuring { stage: stage.number() as usize, name, reason: source.to_string() }
+        }
+        _ => Error::Unmeasured { device: format!("{:?}", engine.device) },
+    })
+}
+
+/// A region's engine, and what its nodes hang on.
+struct Prepared<B: GraphBackend> {
+    engine: BurnEngine<B>,
+    input: OnDevice<B>,
+    /// What joins the user's graph: the hub's own parents come after the first, which ties all the others together.
+    tied: Vec<NodeGuard>,
+    direct: Vec<NodeGuard>,
+    inputs: Vec<OuterInput<B>>,
+    parameters: Vec<OuterParameter<B>>,
+}
+
+fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prepared<B>, Error> {
     let elsewhere = |stage: usize, name: &str, tensor: &AnyTensor| Error::OtherBackend {
         stage,
         name: name.to_owned(),
         found: format!("{:?}", tensor.device()),
-        expected: format!("{:?}", job.device),
+        expected: format!("{:?}", setup.device),
     };
-    // What joins the user's graph: the hub's own parents come after the first, which ties all the others together.
     let mut tied = Vec::new();
     let mut direct = Vec::new();
     let mut inputs = Vec::new();
-    let mut parts = Vec::with_capacity(job.input.tensors.len());
-    for (part, tensor) in job.input.tensors.into_iter().enumerate() {
+    let mut parts = Vec::with_capacity(setup.input.tensors.len());
+    for (part, tensor) in setup.input.tensors.into_iter().enumerate() {
         if !tensor.is_graph_float() {
             parts.push(Part::Other(tensor));
             continue;
@@ -1012,18 +1145,18 @@ fn run_on<B: GraphBackend>(job: Job, strategy: TapeStrategy) -> Result<Parts, Er
         parts.push(Part::Float { tensor: tensor.into_primitive(), wanted });
     }
     let mut parameters: Vec<OuterParameter<B>> = Vec::new();
-    let mut ids = Vec::with_capacity(job.parameters.len());
-    for (index, tensors) in job.parameters.into_iter().enumerate() {
+    let mut ids = Vec::with_capacity(setup.parameters.len());
+    for (index, tensors) in setup.parameters.into_iter().enumerate() {
         let mut of_stage = Vec::with_capacity(tensors.len());
         for tensor in tensors {
             let is_leaf = tensor.is_leaf();
             let found = tensor.clone();
             let tensor = tensor.into_tracked::<B>();
-            let tensor = tensor.ok_or_else(|| elsewhere(index + 1, job.stages[index].name(), &found))?;
+            let tensor = tensor.ok_or_else(|| elsewhere(index + 1, setup.stages[index].name(), &found))?;
             if Autodiff::<B>::is_distributed(&tensor) {
                 return Err(Error::Distributed {
                     stage: index + 1,
-                    name: job.stages[index].name().to_owned(),
+                    name: setup.stages[index].name().to_owned(),
                 });
             }
             of_stage.push(tensor.id());
@@ -1036,25 +1169,37 @@ fn run_on<B: GraphBackend>(job: Job, strategy: TapeStrategy) -> Result<Parts, Er
     parameters.dedup_by_key(|parameter| parameter.tensor.id());
     tied.extend(parameters.iter().map(|parameter| parameter.tensor.node()));
 
-    let mut engine = BurnEngine::<B> {
-        ran: vec![false; job.stages.len()],
+    let parameter_bytes = parameters.iter().map(|parameter| {
+        let tensor = &parameter.tensor;
+        (tensor.id(), size_of(tensor.dtype(), &tensor.shape()))
+    });
+    let continues: Vec<bool> = setup.stages.iter().map(|stage| stage.continues()).collect();
+    let engine = BurnEngine::<B> {
+        parameter_bytes: parameter_bytes.collect(),
+        ran: vec![false; setup.stages.len()],
         taped_live: Vec::new(),
-        stages: job.stages,
+        stages: setup.stages,
         parameters: ids,
         strategy,
-        device: job.device.clone(),
-        seed: job.seed,
-        record: Record::new(job.checks),
+        device: setup.device,
+        draws: seeds::Draws::new(setup.seed, continues),
+        record: Record::new(setup.checks),
         exported: Vec::new(),
         exported_from: None,
         parameter_gradients: HashMap::new(),
         carried: parts.iter().map(|_| None).collect(),
     };
+    let input = OnDevice { parts, structure: setup.input.structure.into() };
+    Ok(Prepared { engine, input, tied, direct, inputs, parameters })
+}
+
+fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Result<Parts, Error> {
+    let Prepared { mut engine, input, tied, direct, inputs, parameters } = prepare::<B>(setup, strategy)?;
+    let device = engine.device.clone();
     let mut executor = Executor::<BurnEngine<B>>::new(job.schedule, job.stores);
     if job.trace.is_some() {
         executor = executor.traced();
     }
-    let input = OnDevice { parts, structure: job.input.structure.into() };
     let output = executor.forward(&mut engine, input)?;
     kept::note(|| rows_of(&executor, &engine));
     sweep_when(512);
@@ -1075,7 +1220,7 @@ fn run_on<B: GraphBackend>(job: Job, strategy: TapeStrategy) -> Result<Parts, Er
         inputs,
         parameters,
         output_gradients: output.parts.iter().map(|_| None).collect(),
-        reseed: (!seeds::nested()).then_some(job.device),
+        reseed: (!seeds::nested()).then_some(device),
         trace: job.trace,
     })));
     // The hub's first parent is always the tie, so that `InputWay::Parent` counts from one.

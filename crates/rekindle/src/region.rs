@@ -1,19 +1,20 @@
 //! Regions: a run of stages under one plan, one node of the user's graph.
 
 use std::cell::Cell;
+use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::module::Module;
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Name, Plan, Profile, Rule, Schedule, Tier};
-use rekindle_run::{HostStore, Store, Stores, Trace};
+use rekindle_run::{HostStore, Measurement, Measuring, Store, Stores, Trace};
 
 use crate::boundary::{Boundary, Parts};
 use crate::checks::Checks;
-use crate::node::{self, AnyTensor, Job};
+use crate::node::{self, AnyTensor, Job, Setup};
 use crate::stage::{AnyStage, Mode, Parameters, StageOf, StageOutput};
-use crate::{Error, seeds};
+use crate::{Description, Error, Planned, StageDescription, Under, seeds};
 
 thread_local! {
     static WITHOUT: Cell<bool> = const { Cell::new(false) };
@@ -93,17 +94,18 @@ where
 #[must_use = "a region does nothing until `forward`"]
 pub struct Region<I, O> {
     stages: Vec<Box<dyn AnyStage>>,
-    planned: Planned,
+    planned: Choice,
     checks: Checks,
     host: Option<Bytes>,
     trace: Option<TraceHandle>,
     types: PhantomData<fn(I) -> O>,
 }
 
-enum Planned {
+enum Choice {
     Rule(Rule),
     Plan(Box<Plan>, Option<Box<Profile>>),
     Schedule(Schedule),
+    Planned(Planned),
 }
 
 /// Where a region's trace can be read when its backward is through.
@@ -146,7 +148,7 @@ impl<I: Boundary> Region<I, I> {
     pub fn new() -> Self {
         Self {
             stages: Vec::new(),
-            planned: Planned::Rule(Rule::EVERY_ONE),
+            planned: Choice::Rule(Rule::EVERY_ONE),
             checks: Checks::default(),
             host: None,
             trace: None,
@@ -240,28 +242,47 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         self
     }
 
+    /// Says that the stage added last goes on with the one before it: both are parts of one piece, and draw the random
+    /// numbers for [`Dropout`](crate::Dropout) that the piece draws as one stage. A model that is cut coarsely and finely
+    /// so gives the same bits. Random numbers that Burn draws itself do not go on.
+    pub fn continuing(mut self) -> Self {
+        if let Some(stage) = self.stages.last_mut() {
+            stage.set_continuing();
+        }
+        self
+    }
+
     /// Runs under a textbook rule.
     pub fn rule(mut self, rule: Rule) -> Self {
-        self.planned = Planned::Rule(rule);
+        self.planned = Choice::Rule(rule);
         self
     }
 
     /// Runs under a plan. It is judged again before it runs; only its length and what it does are compared with the
     /// region.
     pub fn plan(mut self, plan: Plan) -> Self {
-        self.planned = Planned::Plan(Box::new(plan), None);
+        self.planned = Choice::Plan(Box::new(plan), None);
         self
     }
 
     /// Runs under a plan for the model of `profile`: a plan for another model, or over its budget, is refused.
     pub fn plan_for(mut self, plan: Plan, profile: Profile) -> Self {
-        self.planned = Planned::Plan(Box::new(plan), Some(Box::new(profile)));
+        self.planned = Choice::Plan(Box::new(plan), Some(Box::new(profile)));
         self
     }
 
     /// Runs under a schedule that was judged before: nothing is left to check but its length.
     pub fn schedule(mut self, schedule: Schedule) -> Self {
-        self.planned = Planned::Schedule(schedule);
+        self.planned = Choice::Schedule(schedule);
+        self
+    }
+
+    /// Runs under a rule or a plan that was made for the model.
+    pub fn under<'a>(mut self, under: impl Into<Under<'a>>) -> Self {
+        self.planned = match under.into() {
+            Under::Rule(rule) => Choice::Rule(rule),
+            Under::Planned(planned) => Choice::Planned(planned.clone()),
+        };
         self
     }
 
@@ -297,6 +318,9 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         let input = Parts::of(input);
         // First of all: a parameter that is not initialised yet draws its values when it is looked at.
         let parameters: Vec<Parameters> = self.stages.iter().map(|stage| stage.parameters()).collect();
+        if let Choice::Planned(planned) = &self.planned {
+            planned.check(self.quick(&input, &parameters), || self.description(&input))?;
+        }
         let output = match Surroundings::find(&input, &parameters) {
             Surroundings::NoAutodiff => self.run_plain(input, None)?,
             // A region inside a stage that is traced: there are no seeds, and no node to leave behind.
@@ -307,7 +331,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
                 self.run_plain(input, None)?
             }
             _ if self.stages.is_empty() => {
-                if !matches!(self.planned, Planned::Rule(_)) {
+                if !matches!(self.planned, Choice::Rule(_)) {
                     self.judge()?;
                 }
                 input
@@ -330,17 +354,97 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         output.into_tree()
     }
 
+    /// Runs each stage a few times on `input` and its successors, and writes down what it takes.
+    ///
+    /// Identical stages run once. `progress` is called before a stage runs, with its number from 1 and its name. Running
+    /// statistics and gradients stay as they are.
+    ///
+    /// # Errors
+    /// When nothing is tracked, a stage fails, or the memory in use is not known.
+    pub fn measure(
+        self,
+        input: I,
+        measuring: Measuring,
+        progress: &mut dyn FnMut(usize, &str),
+    ) -> Result<Measurement, Error> {
+        let input = Parts::of(input);
+        let parameters: Vec<Parameters> = self.stages.iter().map(|stage| stage.parameters()).collect();
+        let device = match Surroundings::find(&input, &parameters) {
+            Surroundings::Tracked(device) => device,
+            _ => return Err(Error::Untracked),
+        };
+        let at = std::cell::RefCell::new((0, String::new()));
+        let setup = Setup {
+            stages: self.stages,
+            parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
+            input,
+            device,
+            seed: 0,
+            checks: Checks::default(),
+        };
+        let mut note = |stage: rekindle_plan::Stage, name: &str| {
+            *at.borrow_mut() = (stage.number() as usize, name.to_owned());
+            progress(stage.number() as usize, name);
+        };
+        let run = std::panic::AssertUnwindSafe(|| node::measure(setup, measuring, &mut note));
+        std::panic::catch_unwind(run).unwrap_or_else(|panic| {
+            let (stage, name) = at.borrow().clone();
+            Err(Error::Measuring { stage, name, reason: crate::backward::message_of(&*panic) })
+        })
+    }
+
+    /// What a plan for this region on `input` depends on.
+    pub fn describe(&self, input: &I) -> Description
+    where
+        I: Clone,
+    {
+        self.description(&Parts::of(input.clone()))
+    }
+
+    /// A number for what the description says, without writing it: for a look before every step.
+    fn quick(&self, input: &Parts, parameters: &[Parameters]) -> u64 {
+        let mut hash = std::hash::DefaultHasher::new();
+        let mut tensors =
+            |tensors: &[AnyTensor]| tensors.iter().for_each(|tensor| tensor.hash_size(&mut hash));
+        tensors(&input.tensors);
+        for (stage, parameters) in self.stages.iter().zip(parameters) {
+            tensors(&parameters.tracked);
+            tensors(&stage.side().tensors);
+        }
+        // Another model of the same sizes may be set differently.
+        for (stage, parameters) in self.stages.iter().zip(parameters) {
+            (stage.name(), &parameters.ids).hash(&mut hash);
+        }
+        hash.finish()
+    }
+
+    fn description(&self, input: &Parts) -> Description {
+        let tensors = |parts: &Parts| parts.tensors.iter().map(AnyTensor::describe).collect();
+        let parameters = self.stages.iter().filter_map(|stage| stage.parameters().device);
+        let device = parameters.chain(input.tensors.iter().map(AnyTensor::device)).next();
+        let stages = self.stages.iter().map(|stage| StageDescription {
+            name: stage.name().to_owned(),
+            parameters: stage.describe_parameters(),
+            side: tensors(&stage.side()),
+            settings: stage.settings(),
+        });
+        Description {
+            device: device.map_or_else(|| "none".to_owned(), |device| device_name(&device)),
+            input: tensors(input),
+            options: vec![node::BALANCED.to_owned()],
+            stages: stages.collect(),
+        }
+    }
+
     /// Calls one stage after the other, on the seeds of a checkpointed run when there is a device to seed.
     fn run_plain(&self, input: Parts, device: Option<&Device>) -> Result<Parts, Error> {
-        let seed = device.map(|_| seeds::next());
+        let continues = self.stages.iter().map(|stage| stage.continues());
+        let mut draws = device.map(|_| seeds::Draws::new(seeds::next(), continues));
         let mut boundary = input;
         for (index, stage) in self.stages.iter().enumerate() {
             let run = |input| stage.run(Mode::Plain, Default::default(), input);
-            boundary = match (device, seed) {
-                (Some(device), Some(seed)) => {
-                    let seed = seeds::of_stage(seed, index);
-                    seeds::run(device, seed, || run(boundary))?.output
-                }
+            boundary = match (device, &mut draws) {
+                (Some(device), Some(draws)) => draws.run(device, index, || run(boundary))?.output,
                 _ => run(boundary)?.output,
             };
         }
@@ -363,17 +467,15 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             stores.insert(name, Box::new(HostStore::new(limit)) as Box<dyn Store>);
         }
         let seed = seeds::next();
-        let output = node::run(Job {
+        let setup = Setup {
             stages: self.stages,
             parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
-            schedule,
-            stores,
             input,
             device: device.clone(),
             seed,
             checks: self.checks,
-            trace: self.trace,
-        })?;
+        };
+        let output = node::run(setup, Job { schedule, stores, trace: self.trace })?;
         device.seed(seeds::next());
         Ok(output)
     }
@@ -407,20 +509,24 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             false => Err(Error::PlanLength { plan, region }),
         };
         match &self.planned {
-            Planned::Schedule(schedule) => {
+            Choice::Planned(planned) => {
+                fits(planned.schedule().stages())?;
+                Ok(planned.schedule().clone())
+            }
+            Choice::Schedule(schedule) => {
                 fits(schedule.stages())?;
                 Ok(schedule.clone())
             }
-            Planned::Plan(plan, Some(profile)) => {
+            Choice::Plan(plan, Some(profile)) => {
                 fits(profile.stages().len())?;
                 Ok(plan.judge(profile)?.0)
             }
-            Planned::Plan(plan, None) => {
+            Choice::Plan(plan, None) => {
                 let last = plan.actions.iter().filter_map(rekindle_plan::Action::stage);
                 fits(last.map(|stage| stage.number() as usize).max().unwrap_or(0))?;
                 Ok(Schedule::judge(&self.structure()?, &plan.actions)?.0)
             }
-            Planned::Rule(rule) => {
+            Choice::Rule(rule) => {
                 let actions = rule.actions(region);
                 let actions = actions.map_err(|source| Error::Rule { rule: *rule, source })?;
                 Ok(Schedule::judge(&self.structure()?, &actions)?.0)
@@ -430,7 +536,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
 
     /// The region as far as it is known without measuring it.
     fn structure(&self) -> Result<Profile, Error> {
-        let options = "balanced".parse::<Name>().into_iter().collect::<Vec<_>>();
+        let options = node::BALANCED.parse::<Name>().into_iter().collect::<Vec<_>>();
         let names = self.stages.iter().map(|stage| stage.name().to_owned());
         let tiers = self.host.zip("host".parse().ok()).map(|(capacity_bytes, name)| Tier {
             name,
@@ -442,6 +548,13 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             .and_then(|profile| profile.with_places(tiers.into_iter().collect(), Vec::new()))
             .map_err(|error| Error::Run { reason: error.to_string() })
     }
+}
+
+/// What a plan calls a device: its kind, without its number and without what is set on it.
+fn device_name(device: &Device) -> String {
+    let text = format!("{:?}", device.clone().without_autodiff()).to_lowercase();
+    let inside = text.strip_prefix("device<").unwrap_or(&text);
+    inside.chars().take_while(|character| character.is_ascii_alphanumeric()).collect()
 }
 
 /// What a region finds itself in.

@@ -4,6 +4,8 @@
 //! before it runs, with the same seed whenever it runs again, and what follows a region starts from a seed of its own.
 //! A region that runs without checkpointing takes its seeds in the same way, so both draw the same numbers.
 //!
+//! A piece of a model draws the same numbers whether it is one stage or several, as long as they are [`next`]'s.
+//!
 //! A stage that holds a region of its own hands it a sequence made from the stage's seed: the inner stages replay too.
 
 use std::cell::RefCell;
@@ -58,24 +60,73 @@ pub(crate) fn nested() -> bool {
     INSIDE.with_borrow(|inside| !inside.is_empty())
 }
 
-/// The seeds of a region's stages, from the one the region took.
-pub(crate) fn of_stage(region: u64, stage: usize) -> u64 {
-    Sequence(region ^ (stage as u64).wrapping_mul(0xD6E8_FEB8_6659_FD93)).next()
+/// The random numbers of a region's stages, from the seed the region took.
+///
+/// A stage that continues the one before it goes on where that one stopped, so that a piece of a model that is cut into
+/// several stages draws what it draws in one. Where that is, is known once the stages before have run for the first time,
+/// which they do in order; a stage that runs again starts where it started then.
+#[derive(Debug)]
+pub(crate) struct Draws {
+    stages: Vec<Start>,
 }
 
-/// Runs a stage on `seed`.
-pub(crate) fn run<T>(device: &Device, seed: u64, stage: impl FnOnce() -> T) -> T {
-    /// Leaves the stage also when it panics.
-    struct Leave;
-    impl Drop for Leave {
-        fn drop(&mut self) {
-            INSIDE.with_borrow_mut(|inside| inside.pop());
-        }
+#[derive(Debug)]
+struct Start {
+    /// What Burn's random state is seeded with.
+    seed: u64,
+    /// What [`next`] draws from.
+    sequence: Sequence,
+    continues: bool,
+    /// Whether the stages before it in the same piece have run.
+    known: bool,
+}
+
+impl Draws {
+    /// `continues` says of each stage whether it continues the one before.
+    pub(crate) fn new(region: u64, continues: impl IntoIterator<Item = bool>) -> Self {
+        let (mut piece, mut part) = (None::<u64>, 0u64);
+        let stages = continues.into_iter().map(|continues| {
+            let continues = continues && piece.is_some();
+            part = if continues { part + 1 } else { 0 };
+            piece = match (piece, continues) {
+                (Some(piece), true) => Some(piece),
+                (Some(piece), false) => Some(piece + 1),
+                (None, _) => Some(0),
+            };
+            let of_piece = piece.unwrap_or(0).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+            let seed = Sequence(region ^ of_piece).next();
+            // Burn's state cannot be read, so its numbers start anew in each part, but never the same ones.
+            let own = if part == 0 { seed } else { Sequence(seed ^ part).next() };
+            Start { seed: own, sequence: Sequence(!seed), continues, known: !continues }
+        });
+        Self { stages: stages.collect() }
     }
-    device.seed(seed);
-    INSIDE.with_borrow_mut(|inside| inside.push(Sequence(!seed)));
-    let _leave = Leave;
-    stage()
+
+    /// Runs a stage on its numbers.
+    pub(crate) fn run<T>(&mut self, device: &Device, stage: usize, run: impl FnOnce() -> T) -> T {
+        /// Leaves the stage also when it panics.
+        struct Leave;
+        impl Drop for Leave {
+            fn drop(&mut self) {
+                INSIDE.with_borrow_mut(|inside| inside.pop());
+            }
+        }
+        let start = &self.stages[stage];
+        device.seed(start.seed);
+        let sequence = start.sequence;
+        INSIDE.with_borrow_mut(|inside| inside.push(sequence));
+        let leave = Leave;
+        let made = run();
+        let stopped = INSIDE.with_borrow(|inside| inside.last().copied());
+        drop(leave);
+        if let (Some(next), Some(stopped)) = (self.stages.get_mut(stage + 1), stopped)
+            && next.continues
+            && !next.known
+        {
+            (next.sequence, next.known) = (stopped, true);
+        }
+        made
+    }
 }
 
 /// What follows a region's backward must not repeat what a recomputation drew.

@@ -2,6 +2,7 @@
 
 use std::any::{Any, TypeId};
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
@@ -71,6 +72,9 @@ pub(crate) struct Ran {
 /// A stage whose types are forgotten.
 pub(crate) trait AnyStage: Send {
     fn name(&self) -> &str;
+    /// Whether it goes on with the random numbers of the stage before it.
+    fn continues(&self) -> bool;
+    fn set_continuing(&mut self);
     /// The tracked parameters, each once. Initialises those that are not yet: initialising draws random numbers.
     fn parameters(&self) -> Parameters;
     fn run(&self, mode: Mode, strategy: TapeStrategy, input: Parts) -> Result<Ran, Error>;
@@ -81,6 +85,14 @@ pub(crate) trait AnyStage: Send {
     fn side_is_tracked(&self) -> bool;
     /// Whether the next taped run is one to look at more closely: the first of this stage, and one in 256 after.
     fn is_due(&self) -> bool;
+    /// A number that is the same for stages of the same code on modules of the same sizes and settings.
+    fn kind(&self) -> u64;
+    /// A number over everything its module is set to, but for its parameters. The same in every run of the program.
+    fn settings(&self) -> String;
+    /// The tensors it reads besides its input.
+    fn side(&self) -> Parts;
+    /// Every parameter, trained or not, in the order of the module.
+    fn describe_parameters(&self) -> Vec<String>;
     /// Counts a taped run that was in order. One that was not leaves the stage due.
     fn count_run(&self);
 }
@@ -89,6 +101,8 @@ pub(crate) trait AnyStage: Send {
 #[derive(Default)]
 pub(crate) struct Parameters {
     pub(crate) tracked: Vec<AnyTensor>,
+    /// Which parameters these are.
+    pub(crate) ids: Vec<ParamId>,
     /// Where the first of its tensors is.
     pub(crate) device: Option<Device>,
     pub(crate) autodiff: bool,
@@ -100,12 +114,13 @@ pub(crate) struct StageOf<M, I, S, R, F> {
     /// What the stage reads besides its input: untracked, the same in every run.
     side: S,
     function: F,
+    continues: bool,
     types: PhantomData<fn(I) -> R>,
 }
 
 impl<M, I, S, R, F> StageOf<M, I, S, R, F> {
     pub(crate) fn new(name: String, module: M, side: S, function: F) -> Self {
-        Self { name, module, side, function, types: PhantomData }
+        Self { name, module, side, function, continues: false, types: PhantomData }
     }
 }
 
@@ -119,6 +134,14 @@ where
 {
     fn name(&self) -> &str {
         &self.name
+    }
+
+    fn continues(&self) -> bool {
+        self.continues
+    }
+
+    fn set_continuing(&mut self) {
+        self.continues = true;
     }
 
     fn parameters(&self) -> Parameters {
@@ -192,6 +215,44 @@ where
         side.tensors.iter().any(AnyTensor::is_tracked)
     }
 
+    fn kind(&self) -> u64 {
+        let mut hash = std::hash::DefaultHasher::new();
+        TypeId::of::<(M, F)>().hash(&mut hash);
+        self.settings().hash(&mut hash);
+        self.describe_parameters().hash(&mut hash);
+        hash.finish()
+    }
+
+    fn settings(&self) -> String {
+        let text = without_identity(&format!("{:?}", self.module));
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(text.as_bytes()))
+    }
+
+    fn side(&self) -> Parts {
+        Parts::of(self.side.clone())
+    }
+
+    fn describe_parameters(&self) -> Vec<String> {
+        #[derive(Default)]
+        struct Describe(Vec<String>);
+        impl ModuleVisitor for Describe {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let value = param.val();
+                let tracked = if value.is_tracked() { "" } else { " frozen" };
+                self.0.push(format!("{}{tracked}", AnyTensor::from(value).describe()));
+            }
+            fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, burn::tensor::Int>>) {
+                self.0.push(AnyTensor::from(param.val()).describe());
+            }
+            fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, burn::tensor::Bool>>) {
+                self.0.push(AnyTensor::from(param.val()).describe());
+            }
+        }
+        let mut describe = Describe::default();
+        self.module.visit(&mut describe);
+        describe.0
+    }
+
     fn is_due(&self) -> bool {
         let runs = RUNS.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (TypeId::of::<(M, F)>(), self.name.clone());
@@ -203,6 +264,36 @@ where
         let key = (TypeId::of::<(M, F)>(), self.name.clone());
         *runs.entry(key).or_insert(0) += 1;
     }
+}
+
+/// A module's debug text without what tells it from its like: the names of its parameters, and running statistics.
+fn without_identity(text: &str) -> String {
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(start) = ["Param: ", "RunningState {"].iter().filter_map(|mark| rest.find(mark)).min() {
+        kept.push_str(&rest[..start]);
+        rest = &rest[start..];
+        let end = match rest.starts_with("Param: ") {
+            true => rest["Param: ".len()..].find(' ').map(|end| end + "Param: ".len()),
+            false => closing(rest),
+        };
+        rest = &rest[end.unwrap_or(rest.len())..];
+    }
+    kept.push_str(rest);
+    kept
+}
+
+/// Where the first brace of `text` is closed.
+fn closing(text: &str) -> Option<usize> {
+    let mut depth = 0usize;
+    text.char_indices().find_map(|(index, character)| {
+        match character {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            _ => return None,
+        }
+        (depth == 0).then_some(index + 1)
+    })
 }
 
 /// How often each stage was taped in its first run, by its module, function and name.
@@ -243,6 +334,7 @@ impl ModuleVisitor for FindTracked {
         if value.is_tracked() && !self.seen.contains(&param.id) {
             self.seen.push(param.id);
             self.found.tracked.push(value.into());
+            self.found.ids.push(param.id);
         }
     }
 }

@@ -130,8 +130,6 @@ pub struct TracedStage {
     pub name: String,
     /// Its parameters, trained or not, and its running statistics.
     pub parameter_bytes: Bytes,
-    /// The gradients that its backward leaves for the optimizer: no activations, so they are not in the profile.
-    pub parameter_gradient_bytes: Bytes,
     /// One forward.
     pub forward: Work,
     /// One backward, from a tape.
@@ -299,7 +297,6 @@ fn profiled(
     let work = TracedStage {
         name: stage.name().to_owned(),
         parameter_bytes: sum(|_| true),
-        parameter_gradient_bytes: sum(|parameter| parameter.tracked),
         forward: cost::work(forward),
         backward: cost::work(backward),
     };
@@ -312,6 +309,7 @@ fn profiled(
         forward_extra_bytes: Bytes::new(bytes.forward_extra.max(tape::free_extra(&free.recording))),
         backward_extra_bytes: Bytes::new(backward_extra),
         gradient_bytes: (bytes.gradient != output_bytes).then(|| Bytes::new(bytes.gradient)),
+        parameter_gradient_bytes: sum(|parameter| parameter.tracked),
         pinned: false,
         options,
     };

@@ -222,7 +222,7 @@ impl<'a> Run<'a> {
         }
         let tape = Held::Tape(stage);
         self.evictor.pin(tape);
-        let gone = self.evictor.make_room(profile.backward_extra_bytes)?;
+        let gone = self.evictor.make_room(profile.backward_workspace())?;
         self.trace.let_go(gone)?;
         self.evictor.unpin(tape);
         self.evictor.record_backward(stage, profile.backward_ns)?;

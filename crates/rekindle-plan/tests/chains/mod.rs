@@ -37,6 +37,7 @@ prop_compose! {
         (output, own, forward, backward) in (0..50u64, 0..200u64, 0..90u64, 0..90u64),
         (forward_extra, backward_extra) in (0..40u64, 0..40u64),
         gradient in proptest::option::of(0..60u64),
+        weights in prop_oneof![Just(0), 0..60u64],
         light in proptest::option::of(0..100u64),
     ) -> StageProfile {
         let light = light.map(|percent| TapeOption {
@@ -54,6 +55,7 @@ prop_compose! {
             forward_extra_bytes: Bytes::new(forward_extra),
             backward_extra_bytes: Bytes::new(backward_extra),
             gradient_bytes: gradient.map(Bytes::new),
+            parameter_gradient_bytes: Bytes::new(weights),
             pinned: false,
             options: light.into_iter().collect(),
         }

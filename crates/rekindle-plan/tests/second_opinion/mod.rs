@@ -130,7 +130,15 @@ impl Board {
             codec.map_or(0, |codec| codec.compressed(Bytes::new(size(*boundary))).unwrap().get())
         });
         let gradient = self.gradient;
-        let gradient = gradient.map_or(0, |at| profile.gradient_bytes(at).unwrap().get());
+        let gradient = gradient.map_or(0, |at| {
+            let stages = profile.stages();
+            let own = match at.index() {
+                0 => profile.input_bytes(),
+                number => stages[number - 1].gradient_bytes.unwrap_or(stages[number - 1].output_bytes),
+            };
+            let behind = stages[at.index()..].iter().map(|stage| stage.parameter_gradient_bytes.get());
+            own.get() + behind.sum::<u64>()
+        });
         boundaries.chain(tapes).chain(copies).sum::<u64>() + gradient
     }
 }
@@ -156,7 +164,9 @@ fn second_opinion(profile: &Profile, actions: &[Action], index: usize) -> (u64, 
             during.bytes(profile) + stage(number).forward_extra_bytes.get()
         }
         Action::Backward { stage: number } => {
-            before.bytes(profile) + stage(number).backward_extra_bytes.get()
+            before.bytes(profile)
+                + stage(number).backward_extra_bytes.get()
+                + stage(number).parameter_gradient_bytes.get()
         }
         _ => before.bytes(profile),
     };

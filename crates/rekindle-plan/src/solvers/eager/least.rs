@@ -24,7 +24,7 @@ pub(super) fn least_bytes(profile: &Profile, stays: impl Fn(usize) -> bool) -> B
         let number = index + 1;
         let [output, tape] = [stage.output_bytes, stage.tape_bytes].map(Bytes::get);
         let [forward_extra, backward_extra] =
-            [stage.forward_extra_bytes, stage.backward_extra_bytes].map(Bytes::get);
+            [stage.forward_extra_bytes, stage.backward_workspace()].map(Bytes::get);
         let mut need = |parts: &[u64]| {
             most = most.max(parts.iter().fold(0, |sum, part| sum.saturating_add(*part)));
         };

@@ -13,7 +13,7 @@ pub(super) const NEVER: u64 = u64::MAX;
 pub(super) struct Chain {
     /// The size of every boundary, `x0` first.
     pub(super) boundary: Vec<u64>,
-    /// The size of every boundary's gradient.
+    /// The size of every boundary's gradient, with those of the parameters behind it.
     pub(super) gradient: Vec<u64>,
     /// What the stages before a boundary take to run forward once.
     pub(super) forward_before: Vec<u64>,
@@ -52,8 +52,10 @@ impl Chain {
         let stages = profile.stages();
         let outputs = stages.iter().map(|stage| stage.output_bytes.get());
         let boundary: Vec<u64> = [profile.input_bytes().get()].into_iter().chain(outputs).collect();
-        let gradients = stages.iter().map(|stage| stage.gradient_bytes.unwrap_or(stage.output_bytes).get());
-        let gradient: Vec<u64> = [boundary[0]].into_iter().chain(gradients).collect();
+        // The gradients of parameters that are already there count as part of the gradient that waits.
+        let boundaries = (0..boundary.len() as u32).map(crate::Boundary::new);
+        let gradient: Vec<u64> =
+            boundaries.map(|at| profile.gradient_bytes(at).unwrap_or_default().get()).collect();
         let tapes = stages.iter().zip(&gradient[1..]).map(|(stage, gradient)| {
             let own = (None, stage.tape_bytes, stage.forward_ns, stage.backward_ns);
             let others = stage.options.iter().map(|option| {
@@ -64,7 +66,7 @@ impl Chain {
             let fastest = ways.iter().map(|way| way.2.get() + way.3.get()).min().unwrap_or(0);
             let tape = |(option, bytes, forward, backward): (Option<Name>, Bytes, Nanos, Nanos)| {
                 let bytes = bytes.get();
-                let extra = stage.backward_extra_bytes.get().saturating_add(*gradient);
+                let extra = stage.backward_workspace().get().saturating_add(*gradient);
                 Tape {
                     options: vec![option],
                     bytes,

@@ -1,0 +1,139 @@
+//! `rekindle report`: one page that shows where the memory goes.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::Device;
+use rekindle::{Bytes, Nanos, Plan, Planned, Profile, TraceHandle, memory};
+use rekindle_models::{Gpt, GptBatch};
+use rekindle_plan::solvers::optimal;
+use rekindle_plan::{LiveKind, Request, Simulation};
+use rekindle_report::{Figure, Measured, MeasuredEvent, Report, ReportError, Totals};
+
+use crate::arguments::ReportArguments;
+use crate::corpus::Corpus;
+use crate::failure::Failure;
+use crate::measure::{build, step, step_traced};
+use crate::planning::{self, Planning};
+use crate::strategy::{Ready, Strategy};
+use crate::totals::{Optimizer, parameter_bytes};
+use crate::{files, report};
+
+/// Runs the command.
+pub(crate) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
+    match (&arguments.file, &arguments.plan) {
+        (Some(profile), Some(plan)) => {
+            let (profile, plan) = (files::profile(profile)?, files::plan(plan)?);
+            write(arguments, &profile, &plan, None, None)
+        }
+        (Some(path), None) => {
+            let planned = Planned::load(path).map_err(|error| {
+                let hint =
+                    "give a file that `rekindle train --cache` wrote, or a profile together with --plan";
+                Failure::request(error, hint)
+            })?;
+            write(arguments, planned.profile(), planned.plan(), None, None)
+        }
+        (None, _) => of_a_run(arguments),
+    }
+}
+
+/// Measures a model, plans it and takes a step.
+fn of_a_run(arguments: &ReportArguments) -> Result<(), Failure> {
+    let size = &arguments.size;
+    let config = size.config(&[])?;
+    let device = Device::flex().autodiff();
+    let model = build(&config, &device, size.seed)?;
+    let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
+    let strategy = arguments.budget.map_or(Strategy::QUARTER, Strategy::Optimal);
+    let planning = Planning { margin: arguments.margin, plain: None, held: Bytes::ZERO, cache: None };
+    let ready = planning::ready(strategy, arguments.cut.of(&model), &batch, &mut None, planning)?;
+    let Ready::Planned(planned, _) = &ready else { return Ok(()) };
+    let waiting = report::spinner("taking a step");
+    let measured = measured_step(&model, &batch, &ready, size.seed)?;
+    let optimizer = Optimizer::measure(&model, &batch, size.seed)?;
+    waiting.finish_and_clear();
+    let totals = totals(parameter_bytes(&model), optimizer.state, planned.simulation());
+    write(arguments, planned.profile(), planned.plan(), Some(measured), Some(totals))
+}
+
+/// A step, action by action. The step before it warms up.
+fn measured_step(model: &Gpt, batch: &GptBatch, ready: &Ready, seed: u64) -> Result<Measured, Failure> {
+    step(model, batch, ready, seed)?;
+    rekindle::sweep();
+    let trace = TraceHandle::new();
+    let before = memory::live().unwrap_or_default();
+    memory::reset_peak();
+    let start = std::time::Instant::now();
+    let done = step_traced(model, batch, ready, seed, Some(&trace))?;
+    let step_ns = Nanos::from(start.elapsed());
+    let peak_bytes = memory::peak().unwrap_or_default().saturating_sub(before);
+    drop(done);
+    let above = |bytes: Option<Bytes>| bytes.map(|bytes| bytes.saturating_sub(before));
+    let trace = trace.get();
+    let events =
+        trace.iter().flat_map(|trace| trace.events()).enumerate().map(|(action, event)| MeasuredEvent {
+            action,
+            start: event.start,
+            end: event.end,
+            live_bytes: above(event.live_bytes),
+            peak_bytes: above(event.peak_bytes),
+        });
+    let events: Vec<MeasuredEvent> = events.collect();
+    let set_by = events.iter().max_by_key(|event| event.peak_bytes);
+    let set_by =
+        set_by.and_then(|event| Some(trace.as_ref()?.events().get(event.action)?.action.to_string()));
+    Ok(Measured { peak_bytes, step_ns, events, set_by })
+}
+
+/// Where the memory of training goes at the peak of a step.
+fn totals(weights: Bytes, optimizer_state: Bytes, simulation: &Simulation) -> Totals {
+    let of = |wanted: fn(&LiveKind) -> bool| {
+        let alive = simulation.peak_tensors.iter().filter(|live| wanted(&live.what));
+        alive.map(|live| live.bytes).sum::<Bytes>()
+    };
+    let workspace = of(|what| matches!(what, LiveKind::ForwardExtra(_) | LiveKind::BackwardExtra(_)));
+    let gradients = of(|what| matches!(what, LiveKind::ParameterGradients(_)));
+    let rest = simulation.peak_bytes.saturating_sub(workspace).saturating_sub(gradients);
+    Totals { weights, gradients, optimizer_state, activations: rest, workspace }
+}
+
+fn write(
+    arguments: &ReportArguments,
+    profile: &Profile,
+    plan: &Plan,
+    measured: Option<Measured>,
+    totals: Option<Totals>,
+) -> Result<(), Failure> {
+    let waiting = report::spinner("planning for every budget");
+    let frontier = optimal::frontier(profile, &Request::default());
+    waiting.finish_and_clear();
+    // A chain that is too long for the frontier has a page all the same.
+    let frontier = frontier.map(|frontier| frontier.points().iter().map(Into::into).collect());
+    let page = Report { profile, plan, frontier: frontier.unwrap_or_default(), measured, totals };
+    let refused = |error: ReportError| {
+        Failure::request(error, "`rekindle simulate PROFILE PLAN` tells whether a plan fits a profile")
+    };
+    let html = page.html().map_err(refused)?;
+    files::write(&arguments.output, &html)?;
+    eprintln!("wrote {}", arguments.output.display());
+    if arguments.svg {
+        for figure in Figure::ALL {
+            match page.svg(figure) {
+                Ok(svg) => {
+                    let path = beside(&arguments.output, figure);
+                    files::write(&path, &svg)?;
+                    eprintln!("wrote {}", path.display());
+                }
+                // Nothing is known of it; the page leaves it out as well.
+                Err(ReportError::NothingToDraw { .. }) => {}
+                Err(error) => return Err(refused(error)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `report.memory.svg` for `report.html`.
+fn beside(page: &Path, figure: Figure) -> PathBuf {
+    page.with_extension(format!("{figure}.svg"))
+}

@@ -1,0 +1,94 @@
+//! How a run is watched: a line on standard error, or the live view.
+
+use std::time::Instant;
+
+use indicatif::ProgressBar;
+use rekindle::{Bytes, memory};
+
+use crate::arguments::TrainArguments;
+use crate::failure::Failure;
+use crate::report;
+use crate::screen::{self, Screen};
+use crate::view::{Limit, View};
+
+/// Whoever watches a run.
+pub(crate) enum Progress {
+    /// A line; nothing where there is no terminal.
+    Line { bar: ProgressBar, started: Instant, tokens_per_step: usize },
+    /// The live view.
+    Live(Screen),
+}
+
+/// Refuses what cannot be shown, before anything is built.
+pub(crate) fn check(arguments: &TrainArguments) -> Result<(), Failure> {
+    match arguments.tui {
+        true => screen::check(),
+        false => Ok(()),
+    }
+}
+
+impl Progress {
+    /// Begins to show a run under the strategy or plan of this name. `limit` is asked only when it is shown: it may have
+    /// to be measured.
+    pub(crate) fn start(
+        arguments: &TrainArguments,
+        strategy: String,
+        limit: impl FnOnce() -> Result<Limit, Failure>,
+    ) -> Result<Self, Failure> {
+        let tokens_per_step = arguments.size.batch * arguments.size.sequence;
+        if !arguments.tui {
+            let bar = report::bar(u64::from(arguments.steps), "training");
+            return Ok(Self::Line { bar, started: Instant::now(), tokens_per_step });
+        }
+        Ok(Self::Live(Screen::open(View {
+            model: arguments.size.describe(),
+            strategy,
+            steps: arguments.steps,
+            tokens_per_step,
+            limit: Some(limit()?),
+            ..View::default()
+        })?))
+    }
+
+    /// A step begins.
+    pub(crate) fn begin(&mut self) {
+        if let Self::Live(screen) = self {
+            screen.begin();
+        }
+    }
+
+    /// A step was run; whether to go on.
+    pub(crate) fn ran(&self, loss: f32) -> bool {
+        match self {
+            Self::Live(screen) => screen.ran(loss),
+            Self::Line { bar, started, tokens_per_step } => {
+                bar.inc(1);
+                let tokens = bar.position() as f64 * *tokens_per_step as f64;
+                bar.set_message(format!(
+                    "loss {loss:.3}, {:.0} tokens/s, {} live",
+                    tokens / started.elapsed().as_secs_f64(),
+                    memory::live().unwrap_or_default()
+                ));
+                true
+            }
+        }
+    }
+
+    /// The most bytes that were alive since the first step began, if nobody else resets the peak.
+    pub(crate) fn peak(&self) -> Bytes {
+        let earlier = match self {
+            Self::Line { .. } => Bytes::ZERO,
+            Self::Live(screen) => screen.earlier_peak,
+        };
+        earlier.max(memory::peak().unwrap_or_default())
+    }
+
+    /// The run is over. One that failed leaves its line where it stopped.
+    pub(crate) fn end(self, failed: bool) {
+        match self {
+            Self::Line { bar, .. } if failed => bar.abandon(),
+            Self::Line { bar, .. } => bar.finish_and_clear(),
+            Self::Live(screen) => drop(screen),
+        }
+    }
+}

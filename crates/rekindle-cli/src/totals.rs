@@ -1,0 +1,99 @@
+//! What all of training takes: weights, gradients, optimizer state, activations.
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::AdamConfig;
+use burn::tensor::Tensor;
+use rekindle::{Bytes, Rule, memory};
+use rekindle_models::{Gpt, GptBatch};
+use serde::Serialize;
+
+use crate::amount::Target;
+use crate::failure::Failure;
+use crate::measure::step;
+use crate::report;
+use crate::strategy::Ready;
+
+/// Where the memory of training goes.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Totals {
+    pub(crate) weights: Bytes,
+    pub(crate) optimizer_state: Bytes,
+    /// Part of the step.
+    pub(crate) gradients: Bytes,
+    /// Activations, gradients and workspace of a step, at their peak.
+    pub(crate) step: Bytes,
+    /// Everything at the peak of all steps, the optimizer's own work included.
+    pub(crate) all: Bytes,
+}
+
+/// The size of a model's parameters.
+pub(crate) fn parameter_bytes(model: &Gpt) -> Bytes {
+    #[derive(Default)]
+    struct Sizes(u64);
+    impl ModuleVisitor for Sizes {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            self.0 += (value.shape().num_elements() * value.dtype().size()) as u64;
+        }
+    }
+    let mut sizes = Sizes::default();
+    model.visit(&mut sizes);
+    Bytes::new(sizes.0)
+}
+
+/// What the optimizer takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Optimizer {
+    /// What it keeps from step to step.
+    pub(crate) state: Bytes,
+    /// What training takes at most while it updates the weights.
+    pub(crate) updating: Bytes,
+}
+
+impl Optimizer {
+    /// Takes one step on a copy of the model.
+    pub(crate) fn measure(model: &Gpt, batch: &GptBatch, seed: u64) -> Result<Self, Failure> {
+        let bar = report::spinner("measuring the optimizer");
+        // The rule that needs little memory and little time.
+        let gradients = step(model, batch, &Ready::Rule(Rule::EVERY_ONE), seed)?.gradients;
+        let mut optimizer = AdamConfig::new().init();
+        let before = memory::live().unwrap_or_default();
+        memory::reset_peak();
+        let updated = optimizer.step(1e-3, model.clone(), gradients);
+        let peak = memory::peak().unwrap_or_default().saturating_sub(before);
+        drop(updated);
+        let weights = parameter_bytes(model);
+        // The gradients, as large as the weights, were there before and are gone.
+        let after = Bytes::new(memory::live().unwrap_or_default().get() + weights.get());
+        bar.finish_and_clear();
+        drop(optimizer);
+        Ok(Self { state: after.saturating_sub(before), updating: Bytes::new(weights.get() * 2 + peak.get()) })
+    }
+}
+
+/// What training holds beside its steps: the weights and the optimizer's state.
+///
+/// Refused when the optimizer alone needs more than there is.
+pub(crate) fn held_by_training(
+    target: Target,
+    model: &Gpt,
+    batch: &GptBatch,
+    seed: u64,
+) -> Result<Bytes, Failure> {
+    let Optimizer { state, updating } = Optimizer::measure(model, batch, seed)?;
+    match target {
+        Target::Bytes(all) if all < updating => Err(Failure::request(
+            anyhow::anyhow!(
+                "--memory is {all}, but weights, gradients and the optimizer's step take {updating}"
+            ),
+            format!("give --memory {} or more, or make the model smaller", updating.get()),
+        )),
+        // What is free is free beside the weights, which are there already.
+        Target::Free => Ok(state),
+        Target::Bytes(_) => Ok(Bytes::new(parameter_bytes(model).get() + state.get())),
+        Target::Part(_) | Target::Smallest => Err(Failure::request(
+            anyhow::anyhow!("--memory is `{target}`, expected bytes or auto"),
+            "give --memory 1GiB, or --budget 25% for a part of what the steps of plain training take",
+        )),
+    }
+}

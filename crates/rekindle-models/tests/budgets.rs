@@ -1,0 +1,292 @@
+//! From a budget to a run on our models: never over the budget, as predicted, and the same gradients.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail by panicking")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use rekindle::memory::{self, CountingAllocator};
+use rekindle::{Budget, Bytes, Error, Measuring, Planned, Planner, Rule, Staged, Under};
+use rekindle_models::{ConvNet, ConvNetConfig, Gpt, GptBatch, GptConfig};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::system();
+
+/// The allocator counts for the whole process, and Burn's random state is one per process as well.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+fn gpt(layers: usize, dropout: f64) -> Gpt {
+    device().seed(3);
+    GptConfig::new(64, 64, 4, layers, 64).with_dropout(dropout).init(&device()).unwrap()
+}
+
+fn tokens(batch: usize) -> GptBatch {
+    let count = batch * 64;
+    let numbers = Tensor::<1, Int>::arange(0..count as i64 + 1, &device()).remainder_scalar(64);
+    let window = |start: usize| numbers.clone().narrow(0, start, count).reshape([batch, 64]);
+    GptBatch { tokens: window(0), targets: window(1) }
+}
+
+fn conv_net() -> ConvNet {
+    device().seed(3);
+    ConvNetConfig::new(3, 16, 10, 10).init(&device())
+}
+
+fn images(count: usize) -> Tensor<4> {
+    device().seed(5);
+    Tensor::random([count, 3, 32, 32], Distribution::Normal(0.0, 1.0), &device())
+}
+
+/// The bytes of every gradient.
+fn gradients(model: &impl Module, found: &GradientsParams) -> Vec<Vec<u8>> {
+    struct Collect<'a>(&'a GradientsParams, Vec<Vec<u8>>);
+    impl ModuleVisitor for Collect<'_> {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            if let Some(gradient) = self.0.get::<D>(param.id) {
+                self.1.push(gradient.to_data().as_bytes().to_vec());
+            }
+        }
+    }
+    let mut collect = Collect(found, Vec::new());
+    model.visit(&mut collect);
+    collect.1
+}
+
+/// A step's gradients, and the most bytes above those before it.
+fn step<M, const D: usize>(model: &M, batch: &M::Batch, under: Under<'_>) -> (Vec<Vec<u8>>, Bytes)
+where
+    M: Module + Staged<Output = Tensor<D>>,
+{
+    rekindle::seed(9);
+    rekindle::sweep();
+    let before = memory::live().unwrap();
+    memory::reset_peak();
+    let (region, input) = model.stages(batch);
+    let loss = region.under(under).forward(input).unwrap().mean();
+    let found = GradientsParams::from_grads(rekindle::backward(&loss).unwrap(), model);
+    let peak = memory::peak().unwrap().saturating_sub(before);
+    (gradients(model, &found), peak)
+}
+
+/// Plans for several budgets and holds each against plain training and against the prediction.
+fn holds_its_budgets<M, const D: usize>(model: &M, batch: &M::Batch)
+where
+    M: Module + Staged<Output = Tensor<D>>,
+{
+    let _alone = alone();
+    // The first step makes lazy things.
+    step(model, batch, Rule::EVERY_ONE.into());
+    let (expected, plain_peak) = step(model, batch, Rule::StoreAll.into());
+    assert!(!expected.is_empty());
+    let found = rekindle::measure(model, batch, Measuring::default(), &mut |_, _| {}).unwrap();
+    let noise = found.noise();
+    let profile = found.into_profile(model.name(), "flex").unwrap();
+    let parts = [1.1, 0.75, 0.5, 0.35].map(|part| Budget::of_plain(part).unwrap());
+    let parts = parts.into_iter().chain([Budget::smallest()]);
+    let mut last = u64::MAX;
+    for budget in parts {
+        let planned = Planner::new(budget).profile(profile.clone(), noise).plan(model, batch).unwrap();
+        // The lower of two: a thread that works for the first time allocates scratch memory, whatever the plan.
+        let runs = [0, 1].map(|_| step(model, batch, (&planned).into()));
+        let peak = runs[0].1.min(runs[1].1);
+        let found = &runs[0].0;
+        assert!(*found == expected, "{budget}: gradients differ");
+        let within = planned.budget_bytes().unwrap();
+        assert!(
+            peak <= within,
+            "{budget}: {} over {}, {} predicted",
+            peak.get(),
+            within.get(),
+            planned.plan().predicted.peak_bytes.get()
+        );
+        let predicted = planned.plan().predicted.peak_bytes;
+        let off = peak.get() as f64 / predicted.get() as f64 - 1.0;
+        assert!(off.abs() <= 0.1, "{budget}: {peak}, but {predicted} predicted");
+        assert!(within.get() <= last, "{budget}");
+        last = within.get();
+    }
+    assert!(last < plain_peak.get() * 2 / 3, "the smallest budget saves something");
+}
+
+#[test]
+fn a_gpt_keeps_every_budget() {
+    holds_its_budgets(&gpt(6, 0.1), &tokens(4));
+}
+
+#[test]
+fn a_net_with_running_statistics_keeps_every_budget() {
+    holds_its_budgets(&conv_net(), &images(8));
+}
+
+#[test]
+fn measuring_changes_nothing_and_runs_identical_stages_once() {
+    let _alone = alone();
+    let (model, images) = (conv_net(), images(2));
+    let statistics = |model: &ConvNet| {
+        let values = model.statistics().into_iter().flat_map(|(mean, variance)| [mean, variance]);
+        values.map(|value| value.to_data().as_bytes().to_vec()).collect::<Vec<_>>()
+    };
+    let before = statistics(&model);
+    let mut told = Vec::new();
+    let measuring = Measuring { runs: 2, ..Measuring::default() };
+    let found = rekindle::measure(&model, &images, measuring, &mut |stage, name| {
+        told.push((stage, name.to_owned()));
+    });
+    let found = found.unwrap();
+    assert_eq!(told, [(1, "stem".to_owned()), (2, "block.0".to_owned()), (12, "head".to_owned())]);
+    assert_eq!((found.kinds, found.stages.len()), (3, 12));
+    assert!(statistics(&model) == before, "running statistics moved");
+    for stage in &found.stages[1..11] {
+        assert_eq!(stage.output_bytes, Bytes::new(2 * 16 * 32 * 32 * 4));
+        assert!(stage.tape_bytes > stage.output_bytes);
+        assert_eq!(stage.parameter_gradient_bytes, Bytes::new((16 * 16 * 9 + 2 * 16) * 4));
+    }
+}
+
+#[test]
+fn stages_that_differ_in_a_setting_are_measured_apart() {
+    let _alone = alone();
+    let found = |dropouts: [f64; 2]| {
+        let blocks = dropouts.map(|dropout| gpt(1, dropout).blocks()[0].clone());
+        let x = Tensor::<3>::ones([1, 8, 64], &device()).require_grad();
+        let mask = burn::nn::attention::generate_autoregressive_mask(1, 8, &device());
+        let region = rekindle::Region::new();
+        let region = region.stages_with("block", &blocks, mask, rekindle_models::GptBlock::forward);
+        region.measure(x, Measuring { runs: 1, options: false }, &mut |_, _| {}).unwrap().kinds
+    };
+    assert_eq!(found([0.1, 0.1]), 1);
+    assert_eq!(found([0.1, 0.2]), 2);
+}
+
+#[test]
+fn a_budget_under_the_smallest_names_it_and_what_needs_it() {
+    let _alone = alone();
+    let (model, batch) = (gpt(3, 0.0), tokens(2));
+    let error = rekindle::plan(&model, &batch, Budget::bytes(Bytes::new(1000))).unwrap_err();
+    let words = error.to_string();
+    let Error::BudgetTooSmall { smallest, .. } = error else { panic!("{words}") };
+    assert!(
+        words.starts_with("no plan takes 1000 B (1000 bytes) or less; the smallest budget is "),
+        "{words}"
+    );
+    assert!(words.contains("`backward ") && words.contains("tape "), "{words}");
+    assert!(words.contains("A smaller batch or shorter sequence"), "{words}");
+    // Measured anew, sizes may differ by a few hundred bytes of bookkeeping.
+    let enough = Bytes::new(smallest.get() * 101 / 100);
+    rekindle::plan(&model, &batch, Budget::bytes(enough)).unwrap();
+}
+
+#[test]
+fn a_plan_is_refused_for_other_shapes_saying_what_differs() {
+    let _alone = alone();
+    let model = gpt(2, 0.0);
+    let plan = rekindle::plan(&model, &tokens(2), Budget::of_plain(0.9).unwrap()).unwrap();
+    let refused = |found: Result<Tensor<1>, Error>| match found.unwrap_err() {
+        Error::OtherModel { difference } => difference.to_string(),
+        other => panic!("{other}"),
+    };
+    assert!(plan.forward(&model, &tokens(2)).is_ok());
+    assert_eq!(
+        refused(plan.forward(&model, &tokens(3))),
+        "the input: found i32[3, 64], expected i32[2, 64]".to_owned()
+    );
+    assert_eq!(refused(plan.forward(&gpt(3, 0.0), &tokens(2))), "the number of stages: found 5, expected 4");
+    let words = refused(plan.forward(&gpt(2, 0.3), &tokens(2)));
+    assert!(words.starts_with("the settings of stage 2 (`block.0`): found "), "{words}");
+}
+
+#[test]
+fn a_cached_plan_is_used_again_and_never_for_another_model() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("plan.json");
+    let (model, batch) = (gpt(2, 0.1), tokens(2));
+    let plan = |model: &Gpt, batch: &GptBatch, part: f64| {
+        let mut measured = 0;
+        let planner = Planner::new(Budget::of_plain(part).unwrap()).cache(&path);
+        let planned = planner.progress(|_, _| measured += 1).plan(model, batch);
+        (planned, measured)
+    };
+    let (first, measured) = plan(&model, &batch, 0.8);
+    let first = first.unwrap();
+    assert_eq!(measured, 3);
+    let (again, measured) = plan(&model, &batch, 0.8);
+    assert_eq!((again.unwrap().plan(), measured), (first.plan(), 0));
+    let (smaller, measured) = plan(&model, &batch, 0.7);
+    let smaller = smaller.unwrap();
+    assert_eq!(measured, 0, "another budget is planned anew, but nothing is measured");
+    assert!(smaller.budget_bytes() < first.budget_bytes());
+    assert_eq!(Planned::load(&path).unwrap().plan(), smaller.plan());
+    let (other, measured) = plan(&gpt(3, 0.1), &batch, 0.7);
+    assert!(matches!(other.unwrap_err(), Error::OtherModel { .. }));
+    assert_eq!(measured, 0);
+    let text = std::fs::read_to_string(&path).unwrap();
+    for end in [0, 1, text.len() / 2, text.len() - 3] {
+        std::fs::write(&path, &text[..end]).unwrap();
+        let error = plan(&model, &batch, 0.7).0.unwrap_err();
+        assert!(matches!(&error, Error::PlanFile { .. }), "{error}");
+        assert!(error.to_string().contains("plan.json cannot be used as a plan"), "{error}");
+    }
+    for (from, to) in [("rekindle.planned/1", "rekindle.planned/2"), ("\"noise\"", "\"nose\"")] {
+        assert!(Planned::from_json(&text.replace(from, to)).is_err(), "{to}");
+    }
+    // A plan for another profile inside the same file.
+    assert!(Planned::from_json(&text.replace("xxh3-128:", "xxh3-128:0")).is_err());
+}
+
+#[test]
+fn a_file_that_cannot_be_written_keeps_the_old_one() {
+    let _alone = alone();
+    let folder = tempfile::tempdir().unwrap();
+    let inside = folder.path().join("gone").join("plan.json");
+    let planner = Planner::new(Budget::of_plain(0.9).unwrap()).cache(&inside);
+    let error = planner.plan(&gpt(1, 0.0), &tokens(1)).unwrap_err();
+    assert!(matches!(&error, Error::PlanFile { .. }), "{error}");
+}
+
+#[test]
+fn a_stage_that_fails_while_measured_is_named() {
+    let _alone = alone();
+    let layers: Vec<_> = [(8, 8), (8, 8), (4, 8)]
+        .map(|(from, to)| burn::nn::LinearConfig::new(from, to).init(&device()))
+        .into_iter()
+        .collect();
+    let region = rekindle::Region::new();
+    let region = region.stages("layer", &layers, |layer: &burn::nn::Linear, x: Tensor<2>| layer.forward(x));
+    let x = Tensor::<2>::ones([2, 8], &device());
+    let error = region.measure(x, Measuring::default(), &mut |_, _| {}).unwrap_err();
+    assert!(matches!(&error, Error::Measuring { stage: 3, name, .. } if name == "layer.2"), "{error}");
+}
+
+#[test]
+fn one_stage_can_be_planned() {
+    let _alone = alone();
+    let layer = burn::nn::LinearConfig::new(8, 8).init(&device());
+    struct One(burn::nn::Linear);
+    impl Staged for One {
+        type Batch = Tensor<2>;
+        type Input = Tensor<2>;
+        type Output = Tensor<2>;
+        fn stages(&self, x: &Tensor<2>) -> (rekindle::Region<Tensor<2>, Tensor<2>>, Tensor<2>) {
+            let run = |layer: &burn::nn::Linear, x: Tensor<2>| layer.forward(x).tanh();
+            (rekindle::Region::new().stage("only", &self.0, run), x.clone())
+        }
+    }
+    let model = One(layer);
+    let x = Tensor::<2>::ones([4, 8], &device());
+    for budget in [Budget::smallest(), Budget::of_plain(1.1).unwrap(), Budget::free()] {
+        let plan = rekindle::plan(&model, &x, budget).unwrap();
+        let gradients = plan.forward(&model, &x).unwrap().mean().backward();
+        assert!(model.0.weight.val().grad(&gradients).is_some());
+    }
+    assert_eq!(model.name(), "one");
+}

@@ -1,0 +1,163 @@
+//! What a plan keeps, where, and what for.
+
+use std::collections::HashMap;
+
+use rekindle_plan::{Action, Boundary, Bytes, Name, Plan, Profile};
+
+/// How a stage fares under a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StageStory {
+    /// How often it runs forward, taped runs included.
+    pub(crate) forwards: u64,
+    /// The tape is kept from the first run on.
+    pub(crate) taped_first: bool,
+    /// The option its tape is kept under; none for its own.
+    pub(crate) option: Option<Name>,
+    pub(crate) tape_bytes: Bytes,
+    /// The actions that make the tape and that use it up.
+    pub(crate) taped: (usize, usize),
+}
+
+/// A boundary that stays somewhere longer than it must.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Stay {
+    pub(crate) boundary: Boundary,
+    /// A tier or codec; none for the device.
+    pub(crate) place: Option<Name>,
+    pub(crate) bytes: Bytes,
+    /// The actions between which it lies there.
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    /// How many stages run again from it, one after another.
+    pub(crate) runs_again: usize,
+}
+
+/// The story of every stage of a legal plan.
+pub(crate) fn stages(profile: &Profile, plan: &Plan) -> Vec<StageStory> {
+    let mut stories = vec![StageStory::default(); profile.stages().len()];
+    for (index, action) in plan.actions.iter().enumerate() {
+        let at = action.stage().and_then(|stage| Some((stories.get_mut(stage.index())?, stage)));
+        let Some((story, stage)) = at else { continue };
+        match action {
+            Action::Forward { .. } => story.forwards += 1,
+            Action::Tape { option, .. } => {
+                story.taped_first = story.forwards == 0;
+                story.forwards += 1;
+                story.option.clone_from(option);
+                let of = &profile.stages()[stage.index()];
+                let taken = of.options.iter().find(|known| Some(&known.name) == option.as_ref());
+                story.tape_bytes = taken.map_or(of.tape_bytes, |option| option.tape_bytes);
+                story.taped.0 = index;
+            }
+            _ => story.taped.1 = index,
+        }
+    }
+    stories
+}
+
+/// Every stay of a boundary, in the order in which they begin.
+pub(crate) fn stays(profile: &Profile, plan: &Plan) -> Vec<Stay> {
+    let runs = Runs::of(profile, plan);
+    let mut open: HashMap<(Boundary, Option<&Name>), usize> = HashMap::new();
+    let mut stays = Vec::new();
+    for (index, action) in plan.actions.iter().enumerate() {
+        match action {
+            Action::Keep { boundary } => {
+                open.entry((*boundary, None)).or_insert(index);
+            }
+            Action::Offload { boundary, tier: place } | Action::Compress { boundary, codec: place } => {
+                open.insert((*boundary, Some(place)), index);
+            }
+            Action::Drop { boundary, place } => {
+                if let Some(from) = open.remove(&(*boundary, place.as_ref())) {
+                    let whole = profile.boundary_bytes(*boundary).unwrap_or_default();
+                    let codec = profile.codecs().iter().find(|codec| Some(&codec.name) == place.as_ref());
+                    stays.push(Stay {
+                        boundary: *boundary,
+                        place: place.clone(),
+                        bytes: codec.map_or(Some(whole), |codec| codec.compressed(whole)).unwrap_or(whole),
+                        from,
+                        to: index,
+                        runs_again: runs.again(*boundary, from),
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+    stays.sort_by_key(|stay| stay.from);
+    stays
+}
+
+/// Every forward of a plan, so that what a boundary is kept for is found without going through the plan for each.
+struct Runs {
+    /// For every stage: the actions that run it, and how many stages run one after another from there.
+    of_stage: Vec<Vec<(usize, usize)>>,
+}
+
+impl Runs {
+    fn of(profile: &Profile, plan: &Plan) -> Self {
+        let mut of_stage = vec![Vec::new(); profile.stages().len()];
+        let mut next: Option<(u32, usize)> = None;
+        for (index, action) in plan.actions.iter().enumerate().rev() {
+            let (Action::Forward { stage } | Action::Tape { stage, .. }) = action else { continue };
+            let length = match next {
+                Some((number, length)) if number == stage.number().saturating_add(1) => length + 1,
+                _ => 1,
+            };
+            next = Some((stage.number(), length));
+            if let Some(runs) = of_stage.get_mut(stage.index()) {
+                runs.push((index, length));
+            }
+        }
+        of_stage.iter_mut().for_each(|runs| runs.reverse());
+        Self { of_stage }
+    }
+
+    /// The first reading after `from` is the sweep that left the boundary behind; the second is what it is kept for.
+    fn again(&self, boundary: Boundary, from: usize) -> usize {
+        let Some(runs) = self.of_stage.get(boundary.index()) else { return 0 };
+        let first = runs.partition_point(|(index, _)| *index < from);
+        runs.get(first + 1).map_or(0, |(_, length)| *length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rekindle_plan::{Rule, StageProfile, Status};
+
+    fn profile(count: usize) -> Profile {
+        let stages = (0..count).map(|index| StageProfile {
+            name: format!("block.{index}"),
+            output_bytes: Bytes::new(1),
+            tape_bytes: Bytes::new(8),
+            ..StageProfile::default()
+        });
+        Profile::new("test", "none", Bytes::new(1), stages.collect()).unwrap()
+    }
+
+    #[test]
+    fn a_boundary_is_kept_for_the_stages_that_run_again_from_it() {
+        let profile = profile(4);
+        let plan = Plan::by_rule(&profile, Rule::SquareRoot, None).unwrap();
+        let stays = stays(&profile, &plan);
+        let told: Vec<_> =
+            stays.iter().map(|stay| (stay.boundary.number(), stay.runs_again, stay.place.clone())).collect();
+        assert_eq!(told, [(0, 2, None)], "{:?}", plan.actions);
+        let stages = stages(&profile, &plan);
+        let told: Vec<_> = stages.iter().map(|stage| (stage.forwards, stage.taped_first)).collect();
+        assert_eq!(told, [(2, false), (2, false), (1, true), (1, true)]);
+    }
+
+    #[test]
+    fn keeping_twice_is_one_stay() {
+        let profile = profile(1);
+        let actions = ["keep x0", "keep x0", "tape 1", "backward 1", "drop x0"];
+        let actions = actions.map(|action| action.parse().unwrap()).to_vec();
+        let plan = Plan::judged(&profile, "hand".into(), Status::Optimal, None, actions).unwrap();
+        let stays = stays(&profile, &plan);
+        assert_eq!(stays.len(), 1);
+        assert_eq!((stays[0].from, stays[0].to, stays[0].runs_again), (0, 4, 0));
+    }
+}

@@ -1,0 +1,374 @@
+//! Measures stages: runs each a few times, forth and back, and looks at the clock and at the memory.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use rekindle_plan::{Bytes, Name, Nanos, Profile, ProfileError, Stage, StageProfile, TapeOption};
+
+use crate::Engine;
+
+/// What measuring asks of an engine beyond running stages.
+pub trait Measurable: Engine {
+    /// How many stages there are.
+    fn stages(&self) -> usize;
+
+    /// What people call a stage.
+    fn stage_name(&self, stage: Stage) -> String;
+
+    /// A number that is the same for stages that take the same time and memory: the same code and sizes, on such an input.
+    fn kind(&self, stage: Stage, input: &Self::Boundary) -> u64;
+
+    /// The other ways to keep a stage's tape.
+    fn options(&self, stage: Stage) -> Vec<Name>;
+
+    /// The gradients of parameters that a stage's backward is the first to make: not those that a later stage shares.
+    fn parameter_gradient_bytes(&self, stage: Stage) -> Bytes;
+
+    /// A gradient for `output`, of whatever values.
+    ///
+    /// # Errors
+    /// When there is no room for one.
+    fn some_gradient(&mut self, output: &Self::Boundary) -> Result<Self::Gradient, Self::Error>;
+
+    /// Lets go of the parameters' gradients that backwards have left so far.
+    fn forget_gradients(&mut self);
+
+    /// Waits until the device has done what it was told.
+    fn finish(&mut self);
+}
+
+/// How to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measuring {
+    /// How often each stage runs; the median counts. One more run goes before, to warm up.
+    pub runs: usize,
+    /// Whether to measure the other ways to keep a tape as well.
+    pub options: bool,
+}
+
+impl Default for Measuring {
+    fn default() -> Self {
+        Self { runs: 5, options: true }
+    }
+}
+
+/// How far the times of a stage lie apart: the slowest run less the fastest, as a part of the median.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Spread {
+    /// Of its forward.
+    pub forward: f64,
+    /// Of its backward.
+    pub backward: f64,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Measurement {
+    /// The size of the region's input.
+    pub input_bytes: Bytes,
+    /// The stages, first to last.
+    pub stages: Vec<StageProfile>,
+    /// The noise of each stage's times.
+    pub spreads: Vec<Spread>,
+    /// How many stages were run: identical ones are measured once.
+    pub kinds: usize,
+    /// How often each of them ran.
+    pub runs: usize,
+}
+
+impl Measurement {
+    /// The measured values as a profile.
+    ///
+    /// # Errors
+    /// When there is no stage, or the sizes do not add up to 64 bits.
+    pub fn into_profile(
+        self,
+        model: impl Into<String>,
+        device: impl Into<String>,
+    ) -> Result<Profile, ProfileError> {
+        Profile::new(model, device, self.input_bytes, self.stages)
+    }
+
+    /// The largest part of a stage's time that its runs lie apart; 0 without stages.
+    pub fn noise(&self) -> f64 {
+        self.spreads.iter().map(|spread| spread.forward.max(spread.backward)).fold(0.0, f64::max)
+    }
+}
+
+/// Why stages cannot be measured.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MeasureError<E: std::error::Error + 'static> {
+    /// A stage failed.
+    #[error("stage {stage} (`{name}`) failed while it was measured: {source}")]
+    Stage {
+        /// Which stage.
+        stage: Stage,
+        /// Its name.
+        name: String,
+        /// What the engine said.
+        source: E,
+    },
+    /// The engine does not know how much memory is used.
+    #[error("the device does not tell how much memory is in use, so stages cannot be measured on it")]
+    NoMemory,
+}
+
+/// Measures the stages of `engine`, from the region's `input` on. `progress` is called before each stage that is run.
+///
+/// Times are medians, and workspace is the most of all runs. The gradients that a run leaves are let go of.
+///
+/// ```
+/// use rekindle_plan::{Bytes, Profile, StageProfile};
+/// use rekindle_run::counted::CountedEngine;
+/// use rekindle_run::{Measuring, measure};
+///
+/// let stages = (0..3).map(|i| StageProfile {
+///     name: format!("layer.{i}"),
+///     output_bytes: Bytes::new(10),
+///     tape_bytes: Bytes::new(80),
+///     ..StageProfile::default()
+/// });
+/// let profile = Profile::new("mlp", "none", Bytes::new(10), stages.collect())?;
+/// let mut engine = CountedEngine::new(profile);
+/// let input = engine.input();
+/// let found = measure(&mut engine, input, Measuring::default(), &mut |_, _| {})?;
+/// assert_eq!(found.stages[2].tape_bytes, Bytes::new(80));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// When a stage fails, or the engine cannot tell how much memory is used.
+pub fn measure<E: Measurable>(
+    engine: &mut E,
+    input: E::Boundary,
+    measuring: Measuring,
+    progress: &mut dyn FnMut(Stage, &str),
+) -> Result<Measurement, MeasureError<E::Error>> {
+    let input_bytes = engine.boundary_bytes(&input);
+    let count = engine.stages();
+    let mut known: HashMap<u64, Kind<E::Boundary>> = HashMap::new();
+    let mut found = Measurement {
+        input_bytes,
+        stages: Vec::with_capacity(count),
+        spreads: Vec::with_capacity(count),
+        kinds: 0,
+        runs: measuring.runs,
+    };
+    let mut boundary = input;
+    for stage in (1..).map(Stage::new).take(count) {
+        let name = engine.stage_name(stage);
+        let number = engine.kind(stage, &boundary);
+        let kind = match known.remove(&number) {
+            Some(kind) => kind,
+            None => {
+                progress(stage, &name);
+                found.kinds += 1;
+                measure_stage(engine, stage, &boundary, measuring).map_err(|stop| match stop {
+                    Stop::NoMemory => MeasureError::NoMemory,
+                    Stop::Engine(source) => MeasureError::Stage { stage, name: name.clone(), source },
+                })?
+            }
+        };
+        let parameter_gradient_bytes = engine.parameter_gradient_bytes(stage);
+        // What the measured stage had to make of its own was part of what it needed.
+        found.stages.push(StageProfile { name, parameter_gradient_bytes, ..kind.profile.clone() });
+        found.spreads.push(kind.spread);
+        boundary = kind.output.clone();
+        known.insert(number, kind);
+    }
+    Ok(found)
+}
+
+/// What is known of one kind of stage.
+struct Kind<B> {
+    profile: StageProfile,
+    spread: Spread,
+    /// What it makes: the next stage's input.
+    output: B,
+}
+
+enum Stop<E> {
+    NoMemory,
+    Engine(E),
+}
+
+impl<E: std::error::Error> From<E> for Stop<E> {
+    fn from(error: E) -> Self {
+        Self::Engine(error)
+    }
+}
+
+fn measure_stage<E: Measurable>(
+    engine: &mut E,
+    stage: Stage,
+    input: &E::Boundary,
+    measuring: Measuring,
+) -> Result<Kind<E::Boundary>, Stop<E::Error>> {
+    let mut free = Runs::default();
+    let mut output = None;
+    for run in 0..=measuring.runs {
+        drop(output.take());
+        let read = input.clone();
+        let (made, taken) = watch(engine, |engine| engine.forward(stage, read))?;
+        free.note(run, taken);
+        output = Some(made);
+    }
+    // There was at least one run.
+    let Some(output) = output else { return Err(Stop::NoMemory) };
+    let output_bytes = engine.boundary_bytes(&output);
+    let own = taped_runs(engine, stage, None, input, measuring)?;
+    let names = if measuring.options { engine.options(stage) } else { Vec::new() };
+    let mut options = Vec::with_capacity(names.len());
+    let mut backward_extra = own.backward.extra();
+    let mut forward_extra = own.forward.extra();
+    for name in names {
+        let taped = taped_runs(engine, stage, Some(&name), input, measuring)?;
+        forward_extra = forward_extra.max(taped.forward.extra());
+        backward_extra = backward_extra.max(taped.backward.extra());
+        options.push(TapeOption {
+            name,
+            tape_bytes: Bytes::new(taped.tape).max(output_bytes),
+            forward_ns: taped.forward.median(),
+            backward_ns: taped.backward.median(),
+        });
+    }
+    // A plan runs a stage without and with its tape about as often.
+    let forward_ns = (free.median().get() + own.forward.median().get()) / 2;
+    let mine = engine.parameter_gradient_bytes(stage).get();
+    Ok(Kind {
+        profile: StageProfile {
+            name: String::new(),
+            output_bytes,
+            tape_bytes: Bytes::new(own.tape).max(output_bytes),
+            forward_ns: Nanos::new(forward_ns),
+            backward_ns: own.backward.median(),
+            forward_extra_bytes: Bytes::new(
+                forward_extra.max(free.extra().saturating_sub(output_bytes.get())),
+            ),
+            backward_extra_bytes: Bytes::new(backward_extra.saturating_sub(mine)),
+            gradient_bytes: (own.gradient != output_bytes.get()).then(|| Bytes::new(own.gradient)),
+            options,
+            ..StageProfile::default()
+        },
+        spread: Spread { forward: free.spread().max(own.forward.spread()), backward: own.backward.spread() },
+        output,
+    })
+}
+
+/// A stage forth and back with its tape.
+struct TapedRuns {
+    /// What its tape took.
+    tape: u64,
+    /// What the gradient of its output took.
+    gradient: u64,
+    forward: Runs,
+    backward: Runs,
+}
+
+fn taped_runs<E: Measurable>(
+    engine: &mut E,
+    stage: Stage,
+    option: Option<&Name>,
+    input: &E::Boundary,
+    measuring: Measuring,
+) -> Result<TapedRuns, Stop<E::Error>> {
+    let mut runs = TapedRuns { tape: 0, gradient: 0, forward: Runs::default(), backward: Runs::default() };
+    let (mut tapes, mut gradients) = (Vec::new(), Vec::new());
+    for run in 0..=measuring.runs {
+        let read = input.clone();
+        let ((tape, made), mut taken) = watch(engine, |engine| engine.tape(stage, option, read))?;
+        let with_output = taken.left;
+        taken.extra = taken.extra.saturating_sub(std::mem::take(&mut taken.left));
+        runs.forward.note(run, taken);
+        let (gradient, taken) = watch(engine, |engine| engine.some_gradient(&made))?;
+        if run > 0 {
+            tapes.push(with_output);
+            gradients.push(taken.left);
+        }
+        // A tape that does not need the output lets it go. Plans count it as part of the tape all the same, so that
+        // much of what the backward needs is there already.
+        let held = engine.live_bytes().unwrap_or_default();
+        drop(made);
+        let released = held.saturating_sub(engine.live_bytes().unwrap_or_default());
+        let (gradient, mut taken) = watch(engine, |engine| engine.backward(stage, tape, gradient))?;
+        taken.extra = taken.extra.saturating_sub(released.get());
+        runs.backward.note(run, taken);
+        drop(gradient);
+        engine.forget_gradients();
+    }
+    (runs.tape, runs.gradient) = (median(&tapes), median(&gradients));
+    Ok(runs)
+}
+
+/// What one call took.
+struct Taken {
+    time: u64,
+    /// The most above what was there before.
+    extra: u64,
+    /// What is left above what was there before.
+    left: u64,
+}
+
+fn watch<E: Measurable, T>(
+    engine: &mut E,
+    call: impl FnOnce(&mut E) -> Result<T, E::Error>,
+) -> Result<(T, Taken), Stop<E::Error>> {
+    engine.finish();
+    let before = engine.live_bytes().ok_or(Stop::NoMemory)?.get();
+    engine.peak_bytes();
+    let start = Instant::now();
+    let made = call(engine)?;
+    engine.finish();
+    let time = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    let after = engine.live_bytes().ok_or(Stop::NoMemory)?.get();
+    // A pool that tells no peak has at least what is there afterwards.
+    let peak = engine.peak_bytes().map_or(after, Bytes::get).max(after);
+    Ok((made, Taken { time, extra: peak.saturating_sub(before), left: after.saturating_sub(before) }))
+}
+
+/// All runs of one call.
+#[derive(Default)]
+struct Runs {
+    times: Vec<u64>,
+    /// The most above what was there before, and what was left of it.
+    extras: Vec<(u64, u64)>,
+}
+
+impl Runs {
+    /// Counts a run, but for the first: it warms up, and what it allocates for good is no stage's.
+    fn note(&mut self, run: usize, taken: Taken) {
+        if run > 0 {
+            self.extras.push((taken.extra, taken.left));
+            self.times.push(taken.time);
+        }
+    }
+
+    fn median(&self) -> Nanos {
+        Nanos::new(median(&self.times))
+    }
+
+    /// The most that any run needed: how much depends on how many threads work at once. What a thread allocates for
+    /// good when it works for the first time is left over, and does not count.
+    fn extra(&self) -> u64 {
+        let usual = self.extras.iter().map(|(_, left)| *left).min().unwrap_or(0);
+        let most = self.extras.iter().map(|(extra, left)| extra.saturating_sub(left - usual));
+        most.max().unwrap_or(0)
+    }
+
+    fn spread(&self) -> f64 {
+        let ends = self.times.iter().max().zip(self.times.iter().min());
+        match (ends, self.median().get()) {
+            (Some((most, least)), median @ 1..) => (most - least) as f64 / median as f64,
+            _ => 0.0,
+        }
+    }
+}
+
+/// The one in the middle, the upper of two; 0 of none.
+fn median(values: &[u64]) -> u64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied().unwrap_or(0)
+}

@@ -1,0 +1,130 @@
+//! Budgets: how much memory the activations may take.
+
+use std::fmt;
+
+use rekindle_plan::solvers::optimal;
+use rekindle_plan::{Bytes, Plan, Profile, Rule};
+
+use crate::{Error, memory};
+
+/// How much memory a region's activations may take at the worst moment: its boundaries, its tapes, and the gradients as
+/// they come.
+///
+/// ```
+/// use rekindle::{Budget, Bytes};
+///
+/// let budgets = [Budget::bytes(Bytes::mebibytes(64)), Budget::of_plain(0.25)?, Budget::free()];
+/// assert_eq!(budgets.map(|budget| budget.to_string()), ["64.0 MiB", "25% of plain's peak", "what is free"]);
+/// # Ok::<(), rekindle::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    amount: Amount,
+    /// What is not the region's to use.
+    held: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Amount {
+    Bytes(Bytes),
+    OfPlain(f64),
+    Free,
+    Smallest,
+}
+
+/// The part of the free memory that is used when all of it is asked for: others need some as well.
+const OF_FREE: f64 = 0.9;
+
+impl Budget {
+    /// So many bytes.
+    pub fn bytes(bytes: Bytes) -> Self {
+        Self { amount: Amount::Bytes(bytes), held: Bytes::ZERO }
+    }
+
+    /// A part of what training takes when everything is kept: 0.25 is a quarter.
+    ///
+    /// # Errors
+    /// When it is no number from 0 to 10.
+    pub fn of_plain(part: f64) -> Result<Self, Error> {
+        match (0.0..=10.0).contains(&part) {
+            true => Ok(Self { amount: Amount::OfPlain(part), held: Bytes::ZERO }),
+            false => Err(Error::BudgetPart { found: part }),
+        }
+    }
+
+    /// Nine tenths of the memory that is free when the plan is made: of the machine, or of the control group the process
+    /// is in where that allows less.
+    pub fn free() -> Self {
+        Self { amount: Amount::Free, held: Bytes::ZERO }
+    }
+
+    /// The least that any plan can do with.
+    pub fn smallest() -> Self {
+        Self { amount: Amount::Smallest, held: Bytes::ZERO }
+    }
+
+    /// The same budget for more than the region: `bytes` of it are held by something else the whole time, such as
+    /// weights and the optimizer's state.
+    #[must_use]
+    pub fn holding(mut self, bytes: Bytes) -> Self {
+        self.held = bytes;
+        self
+    }
+
+    /// What it comes to for a model, when `margin` of what a plan takes is to be left free.
+    ///
+    /// # Errors
+    /// When the free memory is asked for and nobody knows it.
+    pub fn resolve(self, profile: &Profile, margin: f64) -> Result<Bytes, Error> {
+        let all = match self.amount {
+            Amount::Bytes(bytes) => bytes,
+            Amount::OfPlain(part) => {
+                let plain = Plan::by_rule(profile, Rule::StoreAll, None)?.predicted.peak_bytes;
+                Bytes::new((with_margin(profile, plain, 0.0).get() as f64 * part) as u64)
+            }
+            Amount::Smallest => {
+                let smallest = optimal::smallest_budget(profile).map_err(Error::NoPlan)?;
+                return Ok(with_margin(profile, smallest, margin));
+            }
+            Amount::Free => {
+                let free = memory::free().ok_or(Error::NothingKnownFree)?;
+                Bytes::new((free.get() as f64 * OF_FREE) as u64)
+            }
+        };
+        Ok(all.saturating_sub(self.held))
+    }
+}
+
+/// What Burn's graphs and our own lists take for a stage: nodes, handles, names. A dozen kibibytes on a model of small
+/// stages, and nothing to speak of on a large one.
+const BOOKKEEPING: u64 = 12 << 10;
+
+/// What is left of a budget for the profile's own bytes once bookkeeping is taken off.
+pub(crate) fn without_bookkeeping(profile: &Profile, budget: Bytes) -> Bytes {
+    budget.saturating_sub(Bytes::new(BOOKKEEPING * profile.stages().len() as u64))
+}
+
+/// The least budget that leaves `bytes` when the margin and the bookkeeping are taken off.
+pub(crate) fn with_margin(profile: &Profile, bytes: Bytes, margin: f64) -> Bytes {
+    let bytes = match margin > 0.0 {
+        // A few bytes more than the product: it is rounded, and the margin is never too small.
+        true => (bytes.get() as f64 * (1.0 + margin) * (1.0 + 1e-9)) as u64 + 2,
+        false => bytes.get(),
+    };
+    Bytes::new(bytes + BOOKKEEPING * profile.stages().len() as u64)
+}
+
+impl fmt::Display for Budget {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.amount {
+            Amount::Bytes(bytes) => bytes.fmt(formatter)?,
+            Amount::OfPlain(part) => write!(formatter, "{:.0}% of plain's peak", part * 100.0)?,
+            Amount::Smallest => formatter.write_str("the smallest there is a plan for")?,
+            Amount::Free => formatter.write_str("what is free")?,
+        }
+        match self.held {
+            Bytes::ZERO => Ok(()),
+            held => write!(formatter, ", {held} of it held"),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! What a plan is for: the stages of a model, the sizes of everything, and where it runs.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A model as far as a plan depends on it. Two models of one description can run each other's plans.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Description {
+    /// Where it runs.
+    pub device: String,
+    /// The element types and shapes of the region's input.
+    pub input: Vec<String>,
+    /// The ways to keep a tape beside the whole of it.
+    pub options: Vec<String>,
+    /// The stages, first to last.
+    pub stages: Vec<StageDescription>,
+}
+
+/// A stage as far as a plan depends on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StageDescription {
+    /// What people call it.
+    pub name: String,
+    /// The element types and shapes of its parameters, in their order.
+    pub parameters: Vec<String>,
+    /// The element types and shapes of what it reads besides its input.
+    pub side: Vec<String>,
+    /// A number over everything else its module is set to.
+    pub settings: String,
+}
+
+/// The first thing in which two descriptions differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Difference {
+    /// Where it is, such as "the parameters of stage 3 (`block.2`)".
+    pub place: String,
+    /// What one of them has.
+    pub found: String,
+    /// What the other has.
+    pub expected: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { place, found, expected } = self;
+        write!(formatter, "{place}: found {found}, expected {expected}")
+    }
+}
+
+impl Description {
+    /// The first thing in which this description differs from `expected`; `None` when they are the same.
+    pub fn difference(&self, expected: &Self) -> Option<Difference> {
+        let lists = |place: &str, found: &[String], expected: &[String]| {
+            let text = |list: &[String]| match list.is_empty() {
+                true => "none".to_owned(),
+                false => list.join(", "),
+            };
+            differ(place, text(found), text(expected))
+        };
+        let numbers = || {
+            let count = |description: &Self| description.stages.len().to_string();
+            differ("the number of stages", count(self), count(expected))
+        };
+        let stages = || {
+            let pairs = self.stages.iter().zip(&expected.stages).zip(1..);
+            pairs.into_iter().find_map(|((found, expected), number)| {
+                let of = |what: &str| format!("{what} of stage {number} (`{}`)", expected.name);
+                differ(&of("the name"), found.name.clone(), expected.name.clone())
+                    .or_else(|| lists(&of("the parameters"), &found.parameters, &expected.parameters))
+                    .or_else(|| lists(&of("the side inputs"), &found.side, &expected.side))
+                    .or_else(|| {
+                        differ(&of("the settings"), found.settings.clone(), expected.settings.clone())
+                    })
+            })
+        };
+        differ("the device", self.device.clone(), expected.device.clone())
+            .or_else(numbers)
+            .or_else(|| lists("the input", &self.input, &expected.input))
+            .or_else(|| lists("the tape options", &self.options, &expected.options))
+            .or_else(stages)
+    }
+}
+
+fn differ(place: &str, found: String, expected: String) -> Option<Difference> {
+    (found != expected).then(|| Difference { place: place.to_owned(), found, expected })
+}

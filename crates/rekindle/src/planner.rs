@@ -1,0 +1,169 @@
+//! From a model and a budget to a plan.
+
+use std::path::PathBuf;
+
+use rekindle_plan::solvers::Solver;
+use rekindle_plan::{Action, Bytes, Profile, Request, SolveError};
+use rekindle_run::{Measurement, Measuring};
+
+use crate::budget::{with_margin, without_bookkeeping};
+use crate::{Budget, Error, Planned, Staged};
+
+/// Plans a model for a budget: measures its stages on `sample`, and finds the fastest plan within the budget.
+///
+/// The plan is for batches of the sample's shapes. See [`Planner`] for what can be set, and [`Staged`] for an example.
+///
+/// # Errors
+/// When a stage fails, or no plan fits the budget; the error names the smallest budget that one fits.
+pub fn plan<M: Staged + ?Sized>(model: &M, sample: &M::Batch, budget: Budget) -> Result<Planned, Error> {
+    Planner::new(budget).plan(model, sample)
+}
+
+/// Runs each stage of a model a few times on `sample`, and writes down what it takes. Identical stages run once.
+///
+/// The model, its running statistics and its gradients stay as they are; Burn's random state does not.
+///
+/// # Errors
+/// When a stage fails, or the memory in use is not known: on CPU backends install
+/// [`CountingAllocator`](crate::memory::CountingAllocator).
+pub fn measure<M: Staged + ?Sized>(
+    model: &M,
+    sample: &M::Batch,
+    measuring: Measuring,
+    progress: &mut dyn FnMut(usize, &str),
+) -> Result<Measurement, Error> {
+    let (region, input) = model.stages(sample);
+    region.measure(input, measuring, progress)
+}
+
+/// How to plan.
+pub struct Planner<'a> {
+    budget: Budget,
+    measuring: Measuring,
+    margin: f64,
+    solver: Solver,
+    profile: Option<(Profile, f64)>,
+    cache: Option<PathBuf>,
+    progress: Box<dyn FnMut(usize, &str) + 'a>,
+}
+
+/// What is left free of a budget for what turns out larger than it was when it was measured.
+const MARGIN: f64 = 0.02;
+
+impl<'a> Planner<'a> {
+    /// The best plan within `budget`.
+    pub fn new(budget: Budget) -> Self {
+        Self {
+            budget,
+            measuring: Measuring::default(),
+            margin: MARGIN,
+            solver: Solver::Optimal,
+            profile: None,
+            cache: None,
+            progress: Box::new(|_, _| {}),
+        }
+    }
+
+    /// How to measure the stages.
+    #[must_use]
+    pub fn measuring(mut self, measuring: Measuring) -> Self {
+        self.measuring = measuring;
+        self
+    }
+
+    /// Leaves this part of what the plan takes free for what turns out larger; 0.02 unless set.
+    #[must_use]
+    pub fn margin(mut self, fraction: f64) -> Self {
+        self.margin = fraction;
+        self
+    }
+
+    /// Who makes the plan; the optimal solver unless set.
+    #[must_use]
+    pub fn solver(mut self, solver: Solver) -> Self {
+        self.solver = solver;
+        self
+    }
+
+    /// Takes the stages as they were measured or traced before, with the noise of the times.
+    #[must_use]
+    pub fn profile(mut self, profile: Profile, noise: f64) -> Self {
+        self.profile = Some((profile, noise));
+        self
+    }
+
+    /// Keeps the plan and the measured stages in a file, and measures nothing when it is there: only the plan is made
+    /// anew if the budget has changed. A file of another model, other shapes or another device is refused.
+    #[must_use]
+    pub fn cache(mut self, path: impl Into<PathBuf>) -> Self {
+        self.cache = Some(path.into());
+        self
+    }
+
+    /// Calls `progress` before a stage is measured, with its number from 1 and its name.
+    #[must_use]
+    pub fn progress(mut self, progress: impl FnMut(usize, &str) + 'a) -> Self {
+        self.progress = Box::new(progress);
+        self
+    }
+
+    /// Plans `model` for batches of the shapes of `sample`.
+    ///
+    /// # Errors
+    /// When a stage fails, the cached plan is of another model, or no plan fits the budget.
+    pub fn plan<M: Staged + ?Sized>(mut self, model: &M, sample: &M::Batch) -> Result<Planned, Error> {
+        let (region, input) = model.stages(sample);
+        let description = region.describe(&input);
+        let cached = match &self.cache {
+            Some(path) if path.exists() => {
+                let cached = Planned::load(path)?;
+                if let Some(difference) = description.difference(cached.description()) {
+                    return Err(Error::OtherModel { difference: Box::new(difference) });
+                }
+                Some(cached)
+            }
+            _ => None,
+        };
+        let (profile, noise) = match (self.profile.take(), &cached) {
+            (Some(known), _) => known,
+            (None, Some(cached)) => (cached.profile().clone(), cached.noise()),
+            (None, None) => {
+                let found = region.measure(input, self.measuring, &mut self.progress)?;
+                let noise = found.noise();
+                let profile = found.into_profile(model.name(), description.device.clone());
+                (profile.map_err(|error| Error::Run { reason: error.to_string() })?, noise)
+            }
+        };
+        let budget = self.budget.resolve(&profile, self.margin)?;
+        if let Some(cached) = cached.filter(|cached| cached.budget_bytes() == Some(budget)) {
+            return Ok(cached);
+        }
+        let usable = without_bookkeeping(&profile, budget);
+        let request = Request { budget_bytes: Some(usable), margin: self.margin, ..Request::default() };
+        let plan = self.solver.solve(&profile, &request);
+        let mut plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, self.margin))?;
+        plan.budget_bytes = Some(budget);
+        let planned = Planned::new(description, profile, plan, noise)?;
+        if let Some(path) = &self.cache {
+            planned.save(path)?;
+        }
+        Ok(planned)
+    }
+}
+
+/// Says which budget would do, and what takes so much there.
+fn too_small(error: SolveError, solver: Solver, profile: &Profile, budget: Bytes, margin: f64) -> Error {
+    let SolveError::BudgetTooSmall { smallest_bytes, .. } = error else { return Error::NoPlan(error) };
+    let smallest = solver.solve(profile, &Request::new(smallest_bytes));
+    let simulation = smallest.ok().and_then(|plan| Some((plan.judge(profile).ok()?.1, plan)));
+    let set_by = simulation.map_or_else(String::new, |(simulation, plan)| {
+        let action = plan.actions.get(simulation.peak_action);
+        let stage = action.and_then(Action::stage).and_then(|stage| profile.stages().get(stage.index()));
+        let name = stage.map_or("", |stage| stage.name.as_str());
+        let action = action.map(ToString::to_string).unwrap_or_default();
+        let most =
+            simulation.peak_tensors.iter().take(2).map(|live| format!("{} ({})", live.what, live.bytes));
+        format!("`{action}` (`{name}`) with {}", most.collect::<Vec<_>>().join(" and "))
+    });
+    Error::BudgetTooSmall { budget, smallest: with_margin(profile, smallest_bytes, margin), set_by }
+}
