@@ -41,7 +41,7 @@ pub struct ConvNet {
 
 /// A convolution, batch norm and a rectifier.
 #[derive(Module, Debug)]
-struct ConvBlock {
+pub struct ConvBlock {
     convolution: Conv2d,
     norm: BatchNorm,
     activation: Relu,
@@ -58,11 +58,13 @@ impl ConvBlock {
         }
     }
 
-    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+    /// The block without a residual, as the stem is.
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         self.activation.forward(self.norm.forward(self.convolution.forward(x)))
     }
 
-    fn residual(&self, x: Tensor<4>) -> Tensor<4> {
+    /// The block around a residual.
+    pub fn residual(&self, x: Tensor<4>) -> Tensor<4> {
         x.clone() + self.forward(x)
     }
 }
@@ -85,6 +87,16 @@ impl Staged for ConvNet {
 }
 
 impl ConvNet {
+    /// What comes before the blocks.
+    pub fn stem(&self) -> &ConvBlock {
+        &self.stem
+    }
+
+    /// The residual blocks.
+    pub fn blocks(&self) -> &[ConvBlock] {
+        &self.blocks
+    }
+
     /// The logits of `images`: one stage for the stem, one for each block, one for the head.
     ///
     /// # Errors

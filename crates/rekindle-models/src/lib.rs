@@ -25,5 +25,5 @@ mod gpt;
 
 pub use block::GptBlock;
 pub use config_error::ConfigError;
-pub use conv_net::{ConvNet, ConvNetConfig};
+pub use conv_net::{ConvBlock, ConvNet, ConvNetConfig};
 pub use gpt::{FineGpt, Gpt, GptBatch, GptConfig};

@@ -70,9 +70,16 @@ impl Dropout {
         // A probability is a number of words out of 2^32; the conversion saturates.
         let dropped = (self.prob * 4_294_967_296.0).round() as u32;
         let kept = (1.0 / (1.0 - self.prob)) as f32;
-        let mask = philox::mask(seeds::next(), dropped, kept, shape.num_elements());
         // A constant outside autodiff goes with every checkpointing strategy, and the tape keeps nothing but the mask.
         let device = input.device().without_autodiff();
+        #[cfg(feature = "capture")]
+        if crate::traced::is_captured(&device) {
+            // Of the same shape and type: there are no values to find in it.
+            let mask =
+                Tensor::<D>::random(shape, burn::tensor::Distribution::Default, (&device, input.dtype()));
+            return input * mask;
+        }
+        let mask = philox::mask(seeds::next(), dropped, kept, shape.num_elements());
         let mask = Tensor::<D>::from_data(TensorData::new(mask, shape), (&device, input.dtype()));
         input * mask
     }

@@ -1,6 +1,6 @@
 //! What can go wrong, said so that it can be mended.
 
-use rekindle_plan::{Bytes, Illegal, PlanError, Rule, RuleError, SolveError};
+use rekindle_plan::{Bytes, Illegal, PlanError, ProfileError, Rule, RuleError, SolveError};
 use rekindle_run::{RunError, StoreError};
 
 /// Why a region, a checkpoint or a backward pass was refused.
@@ -132,6 +132,21 @@ pub enum Error {
         /// The probability found.
         found: f64,
     },
+    /// A stage cannot be traced: it asks for values, and there are none.
+    #[error(
+        "stage {stage} (`{name}`) cannot be traced: {reason}; a traced stage sees shapes and no values, so take what reads values out of it, or measure it instead"
+    )]
+    Untraceable {
+        /// The stage, from 1; 0 for what came before the stages.
+        stage: usize,
+        /// Its name.
+        name: String,
+        /// What it did.
+        reason: String,
+    },
+    /// What was found about the stages makes no profile.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
     /// A stage failed while it was measured.
     #[error(
         "stage {stage} (`{name}`) failed while it was measured: {reason}; run it by itself on the sample to see why"

@@ -43,6 +43,7 @@
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
 //! - [`Dropout`]: Burn's, with a mask that is made in parallel.
 //! - [`Checks`], [`what_is_kept`], [`TraceHandle`]: what happened, and whether it was right.
+//! - `trace`, `trace_model`: the profile of a model without running it, of one that fits no machine at hand too.
 //! - [`memory`]: live and peak bytes on CPU backends.
 //!
 //! # What is the same, and what is not
@@ -78,6 +79,8 @@ mod region;
 mod seeds;
 mod stage;
 mod staged;
+#[cfg(feature = "capture")]
+mod traced;
 
 pub use backward::backward;
 pub use boundary::{Boundary, Parts, PartsReader};
@@ -97,3 +100,5 @@ pub use rekindle_run::{Event, Measurement, Measuring, Spread, Trace};
 pub use seeds::seed;
 pub use stage::{NoModule, StageOutput};
 pub use staged::{Staged, Under};
+#[cfg(feature = "capture")]
+pub use traced::{DeviceModel, Traced, TracedStage, Work, trace, trace_model};

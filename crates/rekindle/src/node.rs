@@ -1,4 +1,5 @@
-//! A region as one node of the user's autodiff graph. The only file that touches Burn's extension API.
+//! A region as one node of the user's autodiff graph. With `traced/capture.rs`, the only file that touches Burn's
+//! extension API.
 //!
 //! ```text
 //!  inputs, parameters ──▶ join ──▶ hub ──▶ output node, one for each float output
@@ -58,10 +59,10 @@ const ENABLED: &str = if cfg!(all(feature = "flex", feature = "ndarray")) {
 pub(crate) const BALANCED: &str = "balanced";
 
 /// A tensor of the backend with autodiff.
-type Tracked<B> = FloatTensor<Autodiff<B>>;
+pub(crate) type Tracked<B> = FloatTensor<Autodiff<B>>;
 
 /// A backend whose tensors can be told from those of the others.
-trait GraphBackend: Backend {
+pub(crate) trait GraphBackend: Backend {
     fn wrap(tensor: Tracked<Self>) -> DispatchTensor;
     fn unwrap(tensor: DispatchTensor) -> Option<Tracked<Self>>;
 }
@@ -87,7 +88,7 @@ where
 
 /// A tensor of any kind, rank and backend.
 #[derive(Clone, Debug)]
-pub(crate) struct AnyTensor(DispatchTensor);
+pub(crate) struct AnyTensor(pub(crate) DispatchTensor);
 
 impl<const D: usize> From<Tensor<D>> for AnyTensor {
     fn from(tensor: Tensor<D>) -> Self {
@@ -177,14 +178,14 @@ impl AnyTensor {
         Device::new(self.0.device())
     }
 
-    fn from_tracked<B: GraphBackend>(tensor: Tracked<B>, strategy: TapeStrategy) -> Self {
+    pub(crate) fn from_tracked<B: GraphBackend>(tensor: Tracked<B>, strategy: TapeStrategy) -> Self {
         let mut tensor = B::wrap(tensor);
         tensor.autodiff = DispatchAutodiffContext::Enabled(strategy);
         Self(tensor)
     }
 
     /// The primitive of a graph float. `None` when it is of another backend.
-    fn into_tracked<B: GraphBackend>(mut self) -> Option<Tracked<B>> {
+    pub(crate) fn into_tracked<B: GraphBackend>(mut self) -> Option<Tracked<B>> {
         // The primitive is the same for every strategy; the conversion asks for this one.
         self.0.autodiff = DispatchAutodiffContext::Enabled(TapeStrategy::Disabled);
         B::unwrap(self.0)
@@ -268,7 +269,7 @@ struct Tape<B: GraphBackend> {
 type PartGradients<B> = Vec<Option<FloatTensor<B>>>;
 
 /// What every node here is made with.
-fn node<B, N, S>(operation: N, parent: NodeGuard, state: S, value: FloatTensor<B>) -> Tracked<B>
+pub(crate) fn node<B, N, S>(operation: N, parent: NodeGuard, state: S, value: FloatTensor<B>) -> Tracked<B>
 where
     B: Backend,
     S: Clone + Send + std::fmt::Debug + 'static,
@@ -294,13 +295,13 @@ where
     }
 }
 
-fn token<B: GraphBackend>(like: &FloatTensor<B>) -> FloatTensor<B> {
+pub(crate) fn token<B: GraphBackend>(like: &FloatTensor<B>) -> FloatTensor<B> {
     B::float_empty([1].into(), &like.device(), like.dtype().into())
 }
 
 /// Ties its parents into the graph; its backward does nothing.
 #[derive(Debug)]
-struct Join;
+pub(crate) struct Join;
 
 impl<B: GraphBackend, const N: usize> Backward<B, N> for Join {
     type State = ();
@@ -309,7 +310,10 @@ impl<B: GraphBackend, const N: usize> Backward<B, N> for Join {
 }
 
 /// One node above all of `guards`, as a tree: an operation has a fixed number of parents. `None` without any.
-fn join<B: GraphBackend>(mut guards: Vec<NodeGuard>, value: &FloatTensor<B>) -> Option<Tracked<B>> {
+pub(crate) fn join<B: GraphBackend>(
+    mut guards: Vec<NodeGuard>,
+    value: &FloatTensor<B>,
+) -> Option<Tracked<B>> {
     loop {
         let mut joined = Vec::with_capacity(guards.len().div_ceil(8));
         let mut rest = guards.into_iter();
@@ -375,7 +379,7 @@ impl<B: GraphBackend> Backward<B, 1> for Source {
 
 /// The first thing a nested backward runs: gradients that are there before it starts.
 #[derive(Debug)]
-struct Start;
+pub(crate) struct Start;
 
 impl<B: GraphBackend> Backward<B, 1> for Start {
     type State = Vec<(NodeId, FloatTensor<B>)>;

@@ -323,6 +323,13 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         }
         let output = match Surroundings::find(&input, &parameters) {
             Surroundings::NoAutodiff => self.run_plain(input, None)?,
+            // A region inside a stage that is traced: there are no seeds, and no node to leave behind.
+            #[cfg(feature = "capture")]
+            Surroundings::Untracked(device) | Surroundings::Tracked(device)
+                if crate::traced::is_captured(&device) =>
+            {
+                self.run_plain(input, None)?
+            }
             _ if self.stages.is_empty() => {
                 if !matches!(self.planned, Choice::Rule(_)) {
                     self.judge()?;
@@ -475,12 +482,23 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
 
     /// Everything that can be refused before anything runs.
     fn check(&self) -> Result<Schedule, Error> {
+        self.check_sides()?;
+        self.judge()
+    }
+
+    fn check_sides(&self) -> Result<(), Error> {
         match self.stages.iter().position(|stage| stage.side_is_tracked()) {
             Some(index) => {
                 Err(Error::TrackedCapture { stage: index + 1, name: self.stages[index].name().to_owned() })
             }
-            None => self.judge(),
+            None => Ok(()),
         }
+    }
+
+    #[cfg(feature = "capture")]
+    pub(crate) fn stages_to_trace(&self) -> Result<&[Box<dyn AnyStage>], Error> {
+        self.check_sides()?;
+        Ok(&self.stages)
     }
 
     /// Has the plan judged for these stages.

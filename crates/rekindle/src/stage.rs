@@ -78,6 +78,9 @@ pub(crate) trait AnyStage: Send {
     /// The tracked parameters, each once. Initialises those that are not yet: initialising draws random numbers.
     fn parameters(&self) -> Parameters;
     fn run(&self, mode: Mode, strategy: TapeStrategy, input: Parts) -> Result<Ran, Error>;
+    /// Runs the function on tensors without values, which `lift` puts in the place of the module's.
+    #[cfg(feature = "capture")]
+    fn trace(&self, lift: &mut crate::traced::Lift<'_>, input: Parts) -> Result<Parts, Error>;
     /// Whether a tensor it reads besides its input is tracked: its gradient would be lost.
     fn side_is_tracked(&self) -> bool;
     /// Whether the next taped run is one to look at more closely: the first of this stage, and one in 256 after.
@@ -197,6 +200,14 @@ where
                 Ok(fresh.ran(output))
             }
         }
+    }
+
+    #[cfg(feature = "capture")]
+    fn trace(&self, lift: &mut crate::traced::Lift<'_>, input: Parts) -> Result<Parts, Error> {
+        let module = lift.module::<M, F>(&self.module);
+        let side = lift.side(Parts::of(self.side.clone()))?.into_tree()?;
+        let output = (self.function)(&module, input.into_tree()?, side).into_boundary()?;
+        Ok(Parts::of(output))
     }
 
     fn side_is_tracked(&self) -> bool {

@@ -16,3 +16,5 @@ mod nesting;
 mod plans;
 mod random;
 mod sharing;
+#[cfg(feature = "capture")]
+mod traced;

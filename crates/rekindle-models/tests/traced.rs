@@ -1,0 +1,183 @@
+//! Traced profiles of our models, against what the models take. A binary of its own: nothing else may allocate meanwhile.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::sync::{Mutex, PoisonError};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::nn::attention::generate_autoregressive_mask;
+use burn::tensor::{Device, Tensor};
+use rekindle::memory::{self, CountingAllocator};
+use rekindle::{Bytes, DeviceModel, Staged, sweep, trace, trace_model};
+use rekindle_models::{ConvNetConfig, GptConfig};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::system();
+
+const MIB: u64 = 1 << 20;
+
+/// One test at a time, and each on a thread of its own: matrix products keep their scratch memory until it ends.
+fn alone(test: fn()) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Err(panic) = std::thread::spawn(test).join() {
+        std::panic::resume_unwind(panic);
+    }
+}
+
+fn some_device() -> DeviceModel {
+    DeviceModel {
+        name: "some".into(),
+        matmul_flops_per_second: 100_000_000_000,
+        memory_bytes_per_second: 10_000_000_000,
+        overhead_ns_per_op: 1000,
+    }
+}
+
+/// Parameters are initialised when they are looked at first.
+fn initialise(module: &impl Module) {
+    struct Look;
+    impl ModuleVisitor for Look {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let _ = param.val();
+        }
+    }
+    module.visit(&mut Look);
+}
+
+/// What is alive after a forward and was not before: the tape, the output included.
+fn measured<const D: usize>(forward: impl Fn() -> Tensor<D>) -> u64 {
+    for _ in 0..2 {
+        let _ = forward().mean().backward();
+    }
+    sweep();
+    let before = memory::live().unwrap().get();
+    let output = forward();
+    let after = memory::live().unwrap().get();
+    drop(output);
+    sweep();
+    after - before
+}
+
+/// The most that is alive while a forward without a tape runs, beyond its output.
+fn measured_extra<const D: usize>(forward: impl Fn() -> Tensor<D>) -> u64 {
+    let _ = forward();
+    sweep();
+    let before = memory::live().unwrap().get();
+    memory::reset_peak();
+    let output = forward();
+    let peak = memory::peak().unwrap().get();
+    let bytes = (output.shape().num_elements() * output.dtype().size()) as u64;
+    drop(output);
+    sweep();
+    peak - before - bytes
+}
+
+fn compare<const D: usize>(what: &str, traced: Bytes, forward: impl Fn() -> Tensor<D>) {
+    let (traced, measured) = (traced.get(), measured(&forward));
+    let ratio = traced as f64 / measured as f64;
+    eprintln!("{what}: traced {traced}, measured {measured}, {:+.2}%", 100.0 * (ratio - 1.0));
+    assert!((0.9..1.1).contains(&ratio), "{what}: traced {traced}, measured {measured}");
+}
+
+#[test]
+fn the_tapes_of_a_gpt_are_within_a_tenth_of_what_they_take() {
+    alone(|| {
+        let here = some_device();
+        let cases = [
+            // width, heads, layers, sequence, batch, dropout
+            (128, 4, 2, 128, 4, 0.1),
+            (128, 4, 2, 128, 4, 0.0),
+            (128, 8, 3, 64, 2, 0.1),
+            (64, 4, 2, 64, 8, 0.1),
+            (256, 2, 1, 64, 1, 0.0),
+            (64, 8, 2, 256, 1, 0.1),
+        ];
+        for (width, heads, layers, sequence, batch, dropout) in cases {
+            let device = Device::flex().autodiff();
+            let config = GptConfig::new(256, width, heads, layers, sequence).with_dropout(dropout);
+            let gpt = config.init(&device).unwrap();
+            initialise(&gpt);
+            let x = Tensor::<3>::ones([batch, sequence, width], &device).require_grad();
+            let mask_on = |device: &Device| generate_autoregressive_mask(batch, sequence, device);
+            let mask = mask_on(&device);
+            let traced = trace("gpt", &gpt.region(mask.clone()), x.clone(), &here).unwrap();
+            assert_eq!(traced.distinct_stages(), 1);
+            let what =
+                format!("width {width}, {heads} heads, {batch} of {sequence} tokens, dropout {dropout}");
+            let stages = traced.profile().stages();
+            compare(&what, stages[0].tape_bytes, || gpt.blocks()[0].forward(x.clone(), mask.clone()));
+            let balanced = device.clone().gradient_checkpointing();
+            let other = config.init(&balanced).unwrap();
+            initialise(&other);
+            let (y, hidden) =
+                (Tensor::<3>::ones([batch, sequence, width], &balanced).require_grad(), mask_on(&balanced));
+            let option = stages[0].options[0].tape_bytes;
+            compare(&format!("{what}, balanced"), option, || {
+                other.blocks()[0].forward(y.clone(), hidden.clone())
+            });
+            let free = gpt.blocks()[0].clone().no_grad();
+            let ahead =
+                measured_extra(|| free.forward(x.clone().detach().set_require_grad(false), mask.clone()));
+            let extra = stages[0].forward_extra_bytes.get();
+            // Matrix products take memory of their own, which no capture shows.
+            let ratio = extra as f64 / ahead as f64;
+            assert!((0.6..1.1).contains(&ratio), "{what}: traced {extra}, measured {ahead} for a while");
+            // The same from shapes alone.
+            let built = trace_model("gpt", &here, |device| {
+                let gpt = config.init(device).unwrap();
+                let x = Tensor::<3>::empty([batch, sequence, width], device).require_grad();
+                Ok::<_, rekindle::Error>((gpt.region(mask_on(device)), x))
+            });
+            assert_eq!(built.unwrap().profile(), traced.profile());
+        }
+    });
+}
+
+#[test]
+fn the_tapes_of_a_conv_net_are_within_a_tenth_of_what_they_take() {
+    alone(|| {
+        let here = some_device();
+        for (width, layers, size, batch) in [(16, 2, 32, 4), (32, 3, 16, 2), (8, 1, 64, 8)] {
+            let device = Device::flex().autodiff();
+            let config = ConvNetConfig::new(3, width, layers, 10);
+            let net = config.init(&device);
+            initialise(&net);
+            let images = Tensor::<4>::ones([batch, 3, size, size], &device);
+            let before: Vec<_> = net.statistics().iter().map(|(mean, _)| mean.to_data()).collect();
+            let traced = trace("convnet", &net.stages(&images).0, images.clone(), &here).unwrap();
+            let after: Vec<_> = net.statistics().iter().map(|(mean, _)| mean.to_data()).collect();
+            assert_eq!(before, after, "tracing moves no statistics");
+            assert_eq!(traced.distinct_stages(), 3, "stem, blocks, head");
+            let what = format!("width {width}, {batch} of {size}x{size}");
+            let stages = traced.profile().stages();
+            compare(&what, stages[0].tape_bytes, || net.stem().forward(images.clone()));
+            let x = Tensor::<4>::ones([batch, width, size, size], &device).require_grad();
+            compare(&format!("{what}, block"), stages[1].tape_bytes, || net.blocks()[0].residual(x.clone()));
+            let built = trace_model("convnet", &here, |device| {
+                let images = Tensor::<4>::empty([batch, 3, size, size], device);
+                Ok::<_, rekindle::Error>(config.init(device).stages(&images))
+            });
+            assert_eq!(built.unwrap().profile(), traced.profile());
+        }
+    });
+}
+
+#[test]
+fn a_model_of_70_billion_parameters_is_traced_in_some_mebibytes() {
+    alone(|| {
+        let before = memory::live().unwrap().get();
+        memory::reset_peak();
+        let traced = trace_model("70b", &some_device(), |device| {
+            let gpt = GptConfig::new(32_000, 8192, 64, 80, 4096).init(device).unwrap();
+            let x = Tensor::<3>::empty([1, 4096, 8192], device).require_grad();
+            let mask = generate_autoregressive_mask(1, 4096, device);
+            Ok::<_, rekindle::Error>((gpt.region(mask), x))
+        });
+        let peak = memory::peak().unwrap().get() - before;
+        let traced = traced.unwrap();
+        let parameters: u64 = traced.stages().iter().map(|stage| stage.parameter_bytes.get()).sum();
+        assert!(parameters > 4 * 64_000_000_000, "{parameters}");
+        assert!(peak < 32 * MIB, "{peak}");
+    });
+}
