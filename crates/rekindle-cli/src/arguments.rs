@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use rekindle::Bytes;
+use rekindle::{Bytes, memory};
 use rekindle_models::GptConfig;
 use rekindle_plan::solvers::{ParseSolverError, Solver};
 
@@ -181,6 +181,7 @@ pub(crate) struct BenchArguments {
 Examples:
   rekindle profile -o profile.json
   rekindle profile --layers 48 --sequence 512 --runs 9 --json
+  rekindle profile --trace --width 8192 --heads 64 --layers 80 --sequence 4096 --batch 1
   rekindle profile | head -30")]
 pub(crate) struct ProfileArguments {
     /// Which model
@@ -396,8 +397,8 @@ pub(crate) struct Size {
 const VOCABULARY: usize = 256;
 
 impl Size {
-    /// The model's configuration, when it can be built and trained with these strategies.
-    pub(crate) fn config(&self, strategies: &[Strategy]) -> Result<GptConfig, Failure> {
+    /// The model's configuration, on a machine as large as it takes.
+    pub(crate) fn unbuilt(&self, strategies: &[Strategy]) -> Result<GptConfig, Failure> {
         let refuse = |what: String, hint: &str| Err(Failure::request(anyhow::Error::msg(what), hint));
         let counts = [
             ("layers", self.layers),
@@ -429,14 +430,24 @@ impl Size {
                 return Err(Failure::request(error, "choose another strategy, or fewer --layers"));
             }
         }
-        let (needed, free) = (self.least_bytes(), available_bytes());
-        if let Some(free) = free.filter(|free| u128::from(free.get()) < needed) {
-            let needed = Bytes::new(u64::try_from(needed).unwrap_or(u64::MAX));
-            let what = format!("this model needs at least {needed}, but {free} of memory are available");
-            return refuse(what, "make --width, --layers, --batch or --sequence smaller");
-        }
         let config = GptConfig::new(VOCABULARY, self.width, self.heads, self.layers, self.sequence);
         Ok(config.with_dropout(self.dropout))
+    }
+
+    /// The model's configuration, when this machine can hold it and train it with these strategies.
+    pub(crate) fn config(&self, strategies: &[Strategy]) -> Result<GptConfig, Failure> {
+        let config = self.unbuilt(strategies)?;
+        let (needed, free) = (self.least_bytes(), memory::free());
+        match free.filter(|free| u128::from(free.get()) < needed) {
+            None => Ok(config),
+            Some(free) => {
+                let needed = Bytes::new(u64::try_from(needed).unwrap_or(u64::MAX));
+                Err(Failure::request(
+                    anyhow::anyhow!("this model needs at least {needed}, but {free} of memory are available"),
+                    "make --width, --layers, --batch or --sequence smaller",
+                ))
+            }
+        }
     }
 
     /// What no strategy can do without: weights, gradients and two moments, the boundaries' smallest number, one
@@ -462,12 +473,4 @@ impl Size {
             self.layers, self.width, self.heads, self.batch, self.sequence, self.dropout
         )
     }
-}
-
-/// What the machine has left, where it says so.
-fn available_bytes() -> Option<Bytes> {
-    let memory = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = memory.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = line.split_whitespace().next()?.parse().ok()?;
-    kibibytes.checked_mul(1024).map(Bytes::new)
 }

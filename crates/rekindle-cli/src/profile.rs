@@ -1,7 +1,10 @@
 //! `rekindle profile`: what the stages of a model take.
 
-use burn::tensor::Device;
-use rekindle::{Measuring, Profile};
+use std::time::Instant;
+
+use burn::tensor::{Device, Int, Tensor};
+use rekindle::{DeviceModel, Measuring, Nanos, Profile, Staged, trace_model};
+use rekindle_models::GptBatch;
 use rekindle_plan::StageProfile;
 
 use crate::arguments::ProfileArguments;
@@ -12,6 +15,22 @@ use crate::{files, planning, report};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
+    let (profile, how) = match arguments.trace {
+        true => traced(arguments)?,
+        false => measured(arguments)?,
+    };
+    if let Some(path) = &arguments.output {
+        files::write(path, &format!("{}\n", profile.to_json()))?;
+        eprintln!("wrote {}", path.display());
+    }
+    match arguments.json {
+        true => report::show(&profile.to_json()),
+        false => show(&profile, &arguments.size.describe(), &how),
+    }
+}
+
+/// The stages, run here, and how that went.
+fn measured(arguments: &ProfileArguments) -> Result<(Profile, String), Failure> {
     let size = &arguments.size;
     let config = size.config(&[])?;
     let device = Device::flex().autodiff();
@@ -26,14 +45,34 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
         arguments.runs,
         known.noise * 100.0
     );
-    if let Some(path) = &arguments.output {
-        files::write(path, &format!("{}\n", known.profile.to_json()))?;
-        eprintln!("wrote {}", path.display());
-    }
-    match arguments.json {
-        true => report::show(&known.profile.to_json()),
-        false => show(&known.profile, &size.describe(), &how),
-    }
+    Ok((known.profile, how))
+}
+
+/// The stages, from what their operations would do. Nothing is run, and the model is never built.
+fn traced(arguments: &ProfileArguments) -> Result<(Profile, String), Failure> {
+    let size = &arguments.size;
+    let config = size.unbuilt(&[])?;
+    let start = Instant::now();
+    let waiting = report::spinner("tracing the stages");
+    let here = DeviceModel::measure(&Device::flex());
+    let found = trace_model("gpt", &here, |device| {
+        let model = config.init(device)?;
+        let tokens = Tensor::<2, Int>::zeros([size.batch, size.sequence], device);
+        let batch = GptBatch { tokens: tokens.clone(), targets: tokens };
+        Ok::<_, Failure>(arguments.cut.of(&model).stages(&batch))
+    });
+    waiting.finish_and_clear();
+    let found = found?;
+    let gigas = |rate: u64| rate as f64 / 1e9;
+    let how = format!(
+        "traced in {}: {} different stages, nothing run; times for {:.0} GFLOP/s in matrix products and {:.1} GB/s, as \
+         measured here",
+        Nanos::from(start.elapsed()),
+        found.distinct_stages(),
+        gigas(here.matmul_flops_per_second),
+        gigas(here.memory_bytes_per_second)
+    );
+    Ok((found.into_profile(), how))
 }
 
 fn show(profile: &Profile, model: &str, how: &str) -> Result<(), Failure> {
@@ -56,7 +95,7 @@ fn show(profile: &Profile, model: &str, how: &str) -> Result<(), Failure> {
     });
     let header = [
         "stage",
-        "times",
+        "alike",
         "forward",
         "backward",
         "output",

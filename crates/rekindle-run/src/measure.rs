@@ -75,6 +75,9 @@ pub struct Measurement {
     pub kinds: usize,
     /// How often each of them ran.
     pub runs: usize,
+    /// Whether the engine could tell how much memory is in use. Where it cannot, times and boundaries are all that is
+    /// known, and tapes and workspace are as if they took nothing.
+    pub sized: bool,
 }
 
 impl Measurement {
@@ -110,9 +113,6 @@ pub enum MeasureError<E: std::error::Error + 'static> {
         /// What the engine said.
         source: E,
     },
-    /// The engine does not know how much memory is used.
-    #[error("the device does not tell how much memory is in use, so stages cannot be measured on it")]
-    NoMemory,
 }
 
 /// Measures the stages of `engine`, from the region's `input` on. `progress` is called before each stage that is run.
@@ -139,7 +139,7 @@ pub enum MeasureError<E: std::error::Error + 'static> {
 /// ```
 ///
 /// # Errors
-/// When a stage fails, or the engine cannot tell how much memory is used.
+/// When a stage fails.
 pub fn measure<E: Measurable>(
     engine: &mut E,
     input: E::Boundary,
@@ -155,6 +155,7 @@ pub fn measure<E: Measurable>(
         spreads: Vec::with_capacity(count),
         kinds: 0,
         runs: measuring.runs,
+        sized: engine.live_bytes().is_some(),
     };
     let mut boundary = input;
     for stage in (1..).map(Stage::new).take(count) {
@@ -165,10 +166,8 @@ pub fn measure<E: Measurable>(
             None => {
                 progress(stage, &name);
                 found.kinds += 1;
-                measure_stage(engine, stage, &boundary, measuring).map_err(|stop| match stop {
-                    Stop::NoMemory => MeasureError::NoMemory,
-                    Stop::Engine(source) => MeasureError::Stage { stage, name: name.clone(), source },
-                })?
+                let kind = measure_stage(engine, stage, &boundary, measuring);
+                kind.map_err(|source| MeasureError::Stage { stage, name: name.clone(), source })?
             }
         };
         let parameter_gradient_bytes = engine.parameter_gradient_bytes(stage);
@@ -189,34 +188,21 @@ struct Kind<B> {
     output: B,
 }
 
-enum Stop<E> {
-    NoMemory,
-    Engine(E),
-}
-
-impl<E: std::error::Error> From<E> for Stop<E> {
-    fn from(error: E) -> Self {
-        Self::Engine(error)
-    }
-}
-
 fn measure_stage<E: Measurable>(
     engine: &mut E,
     stage: Stage,
     input: &E::Boundary,
     measuring: Measuring,
-) -> Result<Kind<E::Boundary>, Stop<E::Error>> {
+) -> Result<Kind<E::Boundary>, E::Error> {
     let mut free = Runs::default();
-    let mut output = None;
-    for run in 0..=measuring.runs {
-        drop(output.take());
-        let read = input.clone();
-        let (made, taken) = watch(engine, |engine| engine.forward(stage, read))?;
+    let (mut output, taken) = watch(engine, |engine| engine.forward(stage, input.clone()))?;
+    free.note(0, taken);
+    for run in 1..=measuring.runs {
+        drop(output);
+        let (made, taken) = watch(engine, |engine| engine.forward(stage, input.clone()))?;
         free.note(run, taken);
-        output = Some(made);
+        output = made;
     }
-    // There was at least one run.
-    let Some(output) = output else { return Err(Stop::NoMemory) };
     let output_bytes = engine.boundary_bytes(&output);
     let own = taped_runs(engine, stage, None, input, measuring)?;
     let names = if measuring.options { engine.options(stage) } else { Vec::new() };
@@ -273,7 +259,7 @@ fn taped_runs<E: Measurable>(
     option: Option<&Name>,
     input: &E::Boundary,
     measuring: Measuring,
-) -> Result<TapedRuns, Stop<E::Error>> {
+) -> Result<TapedRuns, E::Error> {
     let mut runs = TapedRuns { tape: 0, gradient: 0, forward: Runs::default(), backward: Runs::default() };
     let (mut tapes, mut gradients) = (Vec::new(), Vec::new());
     for run in 0..=measuring.runs {
@@ -314,15 +300,15 @@ struct Taken {
 fn watch<E: Measurable, T>(
     engine: &mut E,
     call: impl FnOnce(&mut E) -> Result<T, E::Error>,
-) -> Result<(T, Taken), Stop<E::Error>> {
+) -> Result<(T, Taken), E::Error> {
     engine.finish();
-    let before = engine.live_bytes().ok_or(Stop::NoMemory)?.get();
+    let before = engine.live_bytes().unwrap_or_default().get();
     engine.peak_bytes();
     let start = Instant::now();
     let made = call(engine)?;
     engine.finish();
     let time = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-    let after = engine.live_bytes().ok_or(Stop::NoMemory)?.get();
+    let after = engine.live_bytes().unwrap_or_default().get();
     // A pool that tells no peak has at least what is there afterwards.
     let peak = engine.peak_bytes().map_or(after, Bytes::get).max(after);
     Ok((made, Taken { time, extra: peak.saturating_sub(before), left: after.saturating_sub(before) }))

@@ -613,7 +613,7 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
         let output =
             OnDevice { parts: parts.collect::<Result<_, Error>>()?, structure: output.structure.into() };
         self.observe(stage, &output)?;
-        sweep_when(2048);
+        sweep_when(256);
         Ok(output)
     }
 
@@ -1087,7 +1087,7 @@ fn measure_on<B: GraphBackend>(
         MeasureError::Stage { stage, name, source } => {
             Error::Measuring { stage: stage.number() as usize, name, reason: source.to_string() }
         }
-        _ => Error::Unmeasured { device: format!("{:?}", engine.device) },
+        other => Error::Run { reason: other.to_string() },
     })
 }
 

@@ -21,11 +21,14 @@ pub fn plan<M: Staged + ?Sized>(model: &M, sample: &M::Batch, budget: Budget) ->
 
 /// Runs each stage of a model a few times on `sample`, and writes down what it takes. Identical stages run once.
 ///
+/// Memory is what the device's pool says is in use, or what the counting allocator counts
+/// ([`CountingAllocator`](crate::memory::CountingAllocator)); where neither is there, sizes are traced and only times are
+/// measured.
+///
 /// The model, its running statistics and its gradients stay as they are; Burn's random state does not.
 ///
 /// # Errors
-/// When a stage fails, or the memory in use is not known: on CPU backends install
-/// [`CountingAllocator`](crate::memory::CountingAllocator).
+/// When a stage fails, or the memory in use is not known and the stages cannot be traced either.
 pub fn measure<M: Staged + ?Sized>(
     model: &M,
     sample: &M::Batch,
@@ -33,7 +36,51 @@ pub fn measure<M: Staged + ?Sized>(
     progress: &mut dyn FnMut(usize, &str),
 ) -> Result<Measurement, Error> {
     let (region, input) = model.stages(sample);
-    region.measure(input, measuring, progress)
+    let found = region.measure(input, measuring, progress)?;
+    match found.sized {
+        true => Ok(found),
+        false => with_traced_sizes(model, sample, found),
+    }
+}
+
+/// Times as they were measured, sizes as they are traced.
+#[cfg(feature = "capture")]
+fn with_traced_sizes<M: Staged + ?Sized>(
+    model: &M,
+    sample: &M::Batch,
+    mut found: Measurement,
+) -> Result<Measurement, Error> {
+    let (region, input) = model.stages(sample);
+    // The times of a trace are not used, so any device does.
+    let none = crate::DeviceModel {
+        name: "any".to_owned(),
+        matmul_flops_per_second: u64::MAX,
+        memory_bytes_per_second: u64::MAX,
+        overhead_ns_per_op: 0,
+    };
+    let traced = crate::trace(&model.name(), &region, input, &none)?.into_profile();
+    for (stage, sizes) in found.stages.iter_mut().zip(traced.stages()) {
+        let times = std::mem::replace(stage, sizes.clone());
+        (stage.forward_ns, stage.backward_ns) = (times.forward_ns, times.backward_ns);
+        stage.parameter_gradient_bytes = times.parameter_gradient_bytes;
+        for option in &mut stage.options {
+            let measured = times.options.iter().find(|measured| measured.name == option.name);
+            let measured = measured.map(|measured| (measured.forward_ns, measured.backward_ns));
+            (option.forward_ns, option.backward_ns) =
+                measured.unwrap_or((times.forward_ns, times.backward_ns));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(not(feature = "capture"))]
+fn with_traced_sizes<M: Staged + ?Sized>(
+    model: &M,
+    sample: &M::Batch,
+    _: Measurement,
+) -> Result<Measurement, Error> {
+    let (region, input) = model.stages(sample);
+    Err(Error::Unmeasured { device: region.describe(&input).device })
 }
 
 /// How to plan.
@@ -131,7 +178,7 @@ impl<'a> Planner<'a> {
             (Some(known), _) => known,
             (None, Some(cached)) => (cached.profile().clone(), cached.noise()),
             (None, None) => {
-                let found = region.measure(input, self.measuring, &mut self.progress)?;
+                let found = measure(model, sample, self.measuring, &mut self.progress)?;
                 let noise = found.noise();
                 let profile = found.into_profile(model.name(), description.device.clone());
                 (profile.map_err(|error| Error::Run { reason: error.to_string() })?, noise)

@@ -92,3 +92,38 @@ fn the_listing_says_what_is_kept_and_why() {
     assert_eq!(list(Rule::EVERY_ONE).rows().len(), 4);
     assert_eq!(what_is_kept(|| ()).1.rows().len(), 0);
 }
+
+/// Nothing counts memory in this binary.
+#[cfg(feature = "capture")]
+#[test]
+fn where_nothing_counts_memory_sizes_are_traced_and_times_measured() {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::{Device, Tensor};
+    use rekindle::{Budget, Measuring, Staged};
+
+    struct Tanh(Vec<Linear>);
+    impl Staged for Tanh {
+        type Batch = Tensor<2>;
+        type Input = Tensor<2>;
+        type Output = Tensor<2>;
+        fn stages(&self, x: &Tensor<2>) -> (Region<Tensor<2>, Tensor<2>>, Tensor<2>) {
+            let run = |layer: &Linear, x: Tensor<2>| layer.forward(x).tanh();
+            (Region::new().stages("layer", &self.0, run), x.clone())
+        }
+    }
+    let _alone = alone();
+    let device = Device::flex().autodiff();
+    let model = Tanh((0..6).map(|_| LinearConfig::new(64, 64).init(&device)).collect());
+    let x = Tensor::<2>::ones([32, 64], &device).require_grad();
+    assert!(rekindle::memory::live().is_none());
+    let found = rekindle::measure(&model, &x, Measuring::default(), &mut |_, _| {}).unwrap();
+    assert!(!found.sized);
+    for stage in &found.stages {
+        // What `tanh` read, and the output.
+        assert_eq!(stage.tape_bytes.get(), 2 * 32 * 64 * 4);
+        assert!(stage.forward_ns.get() > 0 && stage.backward_ns.get() > 0);
+        assert_eq!(stage.parameter_gradient_bytes.get(), (64 * 64 + 64) * 4);
+    }
+    let planned = rekindle::plan(&model, &x, Budget::smallest()).unwrap();
+    assert!(planned.forward(&model, &x).is_ok());
+}
