@@ -7,9 +7,9 @@ use rekindle_models::{Gpt, GptBatch};
 /// What a stage is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Cut {
-    /// A block.
+    // A block.
     Blocks,
-    /// A part of a block: projections, attention, activation and so on.
+    // A part of a block: projections, attention, activation and so on. (A doc comment would make every help a long one.)
     Parts,
 }
 

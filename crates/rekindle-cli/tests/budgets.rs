@@ -50,9 +50,10 @@ fn steady() -> insta::Settings {
     settings.add_filter(r"\d+(\.\d+)? (ns|us|ms|s)\b", "[TIME]");
     settings.add_filter(r"\b\d{5,} bytes", "[N] bytes");
     settings.add_filter(r"--(budget|memory) \d{5,}", "--$1 [N]");
-    settings.add_filter(r"found [0-9a-f]{16}, expected [0-9a-f]{16}", "found [HASH], expected [HASH]");
     settings.add_filter(r"xxh3-128:[0-9a-f]{32}", "[FINGERPRINT]");
     settings.add_filter(r"\d+% apart", "[N]% apart");
+    settings.add_filter(r", which `.*` with .* needs\.", ", which [ACTION] with [TENSORS] needs.");
+    settings.add_filter(r"EOF while parsing .* at line \d+ column \d+", "EOF at [PLACE]");
     settings.add_filter(r" {2,}", "  ");
     settings
 }

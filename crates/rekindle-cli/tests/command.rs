@@ -45,6 +45,10 @@ fn steady() -> insta::Settings {
     settings.add_filter(r"[+-]\d+\.\d%", "[OVERHEAD]");
     settings.add_filter(r"\d+\.\d%", "[PERCENT]");
     settings.add_filter(r"\d+ tokens/s", "[SPEED] tokens/s");
+    settings.add_filter(r"\d+\.\d plain steps", "[N] plain steps");
+    settings.add_filter(r"up to \d+% apart", "up to [N]% apart");
+    settings.add_filter(r"the peak is set by .*", "the peak is set by [TENSORS]");
+    settings.add_filter(r"planned \([^)]*\)", "planned ([STATUS])");
     settings.add_filter(r"loss \d+\.\d+ -> \d+\.\d+", "loss [FIRST] -> [LAST]");
     settings.add_filter(r" {2,}", "  ");
     settings

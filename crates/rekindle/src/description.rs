@@ -73,7 +73,11 @@ impl Description {
                     .or_else(|| lists(&of("the parameters"), &found.parameters, &expected.parameters))
                     .or_else(|| lists(&of("the side inputs"), &found.side, &expected.side))
                     .or_else(|| {
-                        differ(&of("the settings"), found.settings.clone(), expected.settings.clone())
+                        (found.settings != expected.settings).then(|| Difference {
+                            place: of("the settings"),
+                            found: "others".to_owned(),
+                            expected: "those the plan was made with".to_owned(),
+                        })
                     })
             })
         };

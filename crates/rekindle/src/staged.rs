@@ -34,7 +34,7 @@ use crate::{Planned, Region};
 ///
 /// let device = Device::flex().autodiff();
 /// let model = Mlp { layers: (0..8).map(|_| LinearConfig::new(64, 64).init(&device)).collect() };
-/// let batch = Tensor::<2>::ones([32, 64], &device);
+/// let batch = Tensor::<2>::ones([2048, 64], &device);
 /// let plan = rekindle::plan(&model, &batch, Budget::of_plain(0.8)?)?;
 /// let loss = plan.forward(&model, &batch)?.mean();
 /// let gradients = loss.backward();
