@@ -177,6 +177,8 @@ pub(crate) struct BenchArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(mut_arg("layers", |layers| layers.default_value("8")))]
+#[command(mut_arg("batch", |batch| batch.default_value("8")))]
 #[command(after_help = "\
 Examples:
   rekindle profile -o profile.json
@@ -326,6 +328,8 @@ pub(crate) struct SimulateArguments {
 }
 
 #[derive(Debug, Args)]
+#[command(mut_arg("layers", |layers| layers.default_value("8")))]
+#[command(mut_arg("batch", |batch| batch.default_value("8")))]
 #[command(after_help = "\
 Examples:
   rekindle report --budget 25% -o report.html          measure, plan and run the default model

@@ -89,7 +89,13 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     step(&model, &batch, &Ready::Plain, size.seed)?;
     let Measured { step: expected, peak, .. } = measured(&model, &batch, &Ready::Plain, size.seed)?;
     let start = Instant::now();
-    let planning = Planning { margin: arguments.margin, plain: Some(peak), held: Bytes::ZERO, cache: None };
+    let planning = Planning {
+        margin: arguments.margin,
+        plain: Some(peak),
+        held: Bytes::ZERO,
+        cache: None,
+        flag: "optimal-",
+    };
     let measure = |cut: Cut, wanted: fn(&Strategy) -> bool| match strategies.iter().any(wanted) {
         true => planning::measure(cut.of(&model), &batch, Measuring::default()).map(Some),
         false => Ok(None),

@@ -50,6 +50,8 @@ pub(crate) struct Planning<'a> {
     pub(crate) held: Bytes,
     /// Where plans are kept.
     pub(crate) cache: Option<&'a Path>,
+    /// What a budget is written after, for hints.
+    pub(crate) flag: &'static str,
 }
 
 /// Makes a strategy ready, measuring the model when a plan is asked for and `known` says nothing yet.
@@ -81,7 +83,13 @@ pub(crate) fn ready(
     let planned = planner.plan(&model, batch);
     let took = start.elapsed().into();
     bar.finish_and_clear();
-    let planned = planned.map_err(refused)?;
+    let planned = planned.map_err(|error| match error {
+        rekindle::Error::BudgetTooSmall { smallest, .. } => {
+            let needed = smallest.get() + planning.held.get();
+            Failure::request(error, format!("give {}{needed} or more", planning.flag))
+        }
+        other => refused(other),
+    })?;
     known.get_or_insert_with(|| Known {
         profile: planned.profile().clone(),
         noise: planned.noise(),
@@ -129,8 +137,7 @@ pub(crate) fn from_file(
     Ok(Ready::Planned(planned, cut))
 }
 
-/// Refuses a profile whose stages are not those of the model. Sizes of boundaries are compared, which do not depend on
-/// how a profile was made; a tape may be measured or traced.
+/// Refuses a profile whose stages are not those of the model, as far as sizes tell.
 fn check_profile(
     profile: &Profile,
     device: &str,
@@ -161,9 +168,14 @@ fn check_profile(
             return refuse(of("the name"), found.name.clone(), expected.name.clone());
         }
         if found.output_bytes != expected.output_bytes {
-            let sizes = [found, expected].map(|stage| stage.output_bytes.to_string());
-            let [found, expected] = sizes;
+            let [found, expected] = [found, expected].map(|stage| stage.output_bytes.to_string());
             return refuse(of("the output"), found, expected);
+        }
+        // Traced or measured, a tape of the same stage comes out within a tenth; another setting makes it another.
+        let [tape, own] = [found, expected].map(|stage| stage.tape_bytes.get());
+        if tape.abs_diff(own) > own / 8 + (64 << 10) {
+            let [found, expected] = [found, expected].map(|stage| stage.tape_bytes.to_string());
+            return refuse(of("the tape"), found, expected);
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{Device, Int, IntDType, Tensor};
 use rekindle::{DeviceModel, Measuring, Nanos, Profile, Staged, trace_model};
 use rekindle_models::GptBatch;
 use rekindle_plan::StageProfile;
@@ -57,7 +57,8 @@ fn traced(arguments: &ProfileArguments) -> Result<(Profile, String), Failure> {
     let here = DeviceModel::measure(&Device::flex());
     let found = trace_model("gpt", &here, |device| {
         let model = config.init(device)?;
-        let tokens = Tensor::<2, Int>::zeros([size.batch, size.sequence], device);
+        // As the tokens of a run are; without a word on it they would be twice as wide.
+        let tokens = Tensor::<2, Int>::zeros([size.batch, size.sequence], device).cast(IntDType::I32);
         let batch = GptBatch { tokens: tokens.clone(), targets: tokens };
         Ok::<_, Failure>(arguments.cut.of(&model).stages(&batch))
     });

@@ -22,6 +22,8 @@ pub(crate) struct Totals {
     pub(crate) gradients: Bytes,
     /// Activations, gradients and workspace of a step, at their peak.
     pub(crate) step: Bytes,
+    /// What is in none of these: scratch memory of threads, text, lists.
+    pub(crate) other: Bytes,
     /// Everything at the peak of all steps, the optimizer's own work included.
     pub(crate) all: Bytes,
 }
@@ -71,7 +73,8 @@ impl Optimizer {
     }
 }
 
-/// What training holds beside its steps: the weights and the optimizer's state.
+/// What training holds beside its steps: the weights, the optimizer's state, and what else has come since `empty`, such as
+/// the scratch memory of threads.
 ///
 /// Refused when the optimizer alone needs more than there is.
 pub(crate) fn held_by_training(
@@ -79,8 +82,13 @@ pub(crate) fn held_by_training(
     model: &Gpt,
     batch: &GptBatch,
     seed: u64,
+    empty: Bytes,
 ) -> Result<Bytes, Failure> {
     let Optimizer { state, updating } = Optimizer::measure(model, batch, seed)?;
+    rekindle::sweep();
+    let here = memory::live().unwrap_or_default().saturating_sub(empty);
+    let other = here.saturating_sub(parameter_bytes(model));
+    let updating = Bytes::new(updating.get() + other.get());
     match target {
         Target::Bytes(all) if all < updating => Err(Failure::request(
             anyhow::anyhow!(
@@ -90,7 +98,7 @@ pub(crate) fn held_by_training(
         )),
         // What is free is free beside the weights, which are there already.
         Target::Free => Ok(state),
-        Target::Bytes(_) => Ok(Bytes::new(parameter_bytes(model).get() + state.get())),
+        Target::Bytes(_) => Ok(Bytes::new(here.get() + state.get())),
         Target::Part(_) | Target::Smallest => Err(Failure::request(
             anyhow::anyhow!("--memory is `{target}`, expected bytes or auto"),
             "give --memory 1GiB, or --budget 25% for a part of what the steps of plain training take",

@@ -94,15 +94,19 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         Some(path) => planning::from_file(path, arguments.profile.as_deref(), &model, &sample)?,
         None => {
             let held = match arguments.memory {
-                Some(target) => held_by_training(target, &model, &sample, size.seed)?,
+                Some(target) => held_by_training(target, &model, &sample, size.seed, empty)?,
                 None => Bytes::ZERO,
             };
             let cache = arguments.cache.as_deref();
-            let planning = Planning { margin: arguments.margin, plain: None, held, cache };
+            let flag = if arguments.memory.is_some() { "--memory " } else { "--budget " };
+            let planning = Planning { margin: arguments.margin, plain: None, held, cache, flag };
             let cut = arguments.cut.of(&model);
             match planning::ready(strategy, cut, &sample, &mut known, planning) {
                 // Nobody asked for a quarter: a model that is too small for it takes what it needs.
                 Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
+                    eprintln!(
+                        "no plan takes a quarter of what plain training takes; planning for the smallest budget"
+                    );
                     strategy = Strategy::Optimal(Target::Smallest);
                     planning::ready(strategy, cut, &sample, &mut known, planning)?
                 }
@@ -112,7 +116,10 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     };
     let name = match &arguments.plan {
         Some(path) => format!("{}", path.display()),
-        None => strategy.to_string(),
+        None => match arguments.memory {
+            Some(target) => format!("memory-{target}"),
+            None => strategy.to_string(),
+        },
     };
     eprintln!("training {} with `{name}`", size.describe());
     if let Ready::Planned(planned, _) = &ready {
@@ -198,6 +205,9 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             optimizer_state,
             gradients: weights,
             step: against.ours.0,
+            other: [weights, optimizer_state, against.ours.0]
+                .into_iter()
+                .fold(training_peak, Bytes::saturating_sub),
             all: training_peak,
         },
     };
@@ -205,11 +215,19 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         true => report::show_json(&summary)?,
         false => show(&summary)?,
     }
-    over_budget(&summary)
+    over_budget(&summary, arguments.memory)
 }
 
 /// A budget is never exceeded: where it was, that is no success.
-fn over_budget(summary: &Summary) -> Result<(), Failure> {
+fn over_budget(summary: &Summary, memory: Option<Target>) -> Result<(), Failure> {
+    if let Some(Target::Bytes(memory)) = memory
+        && summary.totals.all > memory
+    {
+        return Err(Failure::failed(
+            anyhow::anyhow!("training took {} at its peak, but --memory is {memory}", summary.totals.all),
+            "give a larger --margin",
+        ));
+    }
     match summary.budget_bytes {
         Some(budget) if summary.peak_bytes > budget => Err(Failure::failed(
             anyhow::anyhow!("the step took {} at its peak, but the budget is {budget}", summary.peak_bytes),
@@ -341,6 +359,7 @@ fn show_totals(totals: &Totals) -> Result<(), Failure> {
         ["weights", &totals.weights.to_string()],
         ["optimizer state", &totals.optimizer_state.to_string()],
         ["activations and gradients of a step, at their peak", &totals.step.to_string()],
+        ["scratch memory of threads, and the rest", &totals.other.to_string()],
         ["all of training, at its peak", &totals.all.to_string()],
     ];
     let rows = rows.map(|row| row.map(str::to_owned));

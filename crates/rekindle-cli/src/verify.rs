@@ -32,7 +32,13 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let bar = report::bar(2, "verifying");
     let expected = step(&model, &batch, &Ready::Plain, size.seed)?;
     bar.inc(1);
-    let planning = Planning { margin: arguments.margin, plain: None, held: Bytes::ZERO, cache: None };
+    let planning = Planning {
+        margin: arguments.margin,
+        plain: None,
+        held: Bytes::ZERO,
+        cache: None,
+        flag: "--strategy optimal-",
+    };
     let ready = planning::ready(arguments.strategy, Cut::Parts.of(&model), &batch, &mut None, planning)?;
     let found = step(&model, &batch, &ready, size.seed)?;
     bar.finish_and_clear();

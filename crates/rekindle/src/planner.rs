@@ -143,7 +143,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Keeps the plan and the measured stages in a file, and measures nothing when it is there: only the plan is made
-    /// anew if the budget has changed. A file of another model, other shapes or another device is refused.
+    /// anew, which takes milliseconds. A file of another model, other shapes or another device is refused.
     #[must_use]
     pub fn cache(mut self, path: impl Into<PathBuf>) -> Self {
         self.cache = Some(path.into());
@@ -185,16 +185,15 @@ impl<'a> Planner<'a> {
             }
         };
         let budget = self.budget.resolve(&profile, self.margin)?;
-        if let Some(cached) = cached.filter(|cached| cached.budget_bytes() == Some(budget)) {
-            return Ok(cached);
-        }
         let usable = without_bookkeeping(&profile, budget);
         let request = Request { budget_bytes: Some(usable), margin: self.margin, ..Request::default() };
         let plan = self.solver.solve(&profile, &request);
         let mut plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, self.margin))?;
         plan.budget_bytes = Some(budget);
         let planned = Planned::new(description, profile, plan, noise)?;
-        if let Some(path) = &self.cache {
+        if let Some(path) = &self.cache
+            && cached.is_none_or(|cached| cached.plan() != planned.plan())
+        {
             planned.save(path)?;
         }
         Ok(planned)
