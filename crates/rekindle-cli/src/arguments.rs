@@ -386,6 +386,9 @@ pub(crate) struct Size {
         help_heading = "Model"
     )]
     pub(crate) dropout: f64,
+    /// Softmax and dropout keep as little as they can for the backward, not what Burn's own keep
+    #[arg(long, help_heading = "Model")]
+    pub(crate) lean: bool,
     /// Sequences in a step
     #[arg(long, default_value_t = 4, value_name = "N", help_heading = "Model")]
     pub(crate) batch: usize,
@@ -435,7 +438,7 @@ impl Size {
             }
         }
         let config = GptConfig::new(VOCABULARY, self.width, self.heads, self.layers, self.sequence);
-        Ok(config.with_dropout(self.dropout))
+        Ok(config.with_dropout(self.dropout).with_lean(self.lean))
     }
 
     /// The model's configuration, when this machine can hold it and train it with these strategies.
@@ -473,8 +476,14 @@ impl Size {
     /// What people read in a result.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "gpt, {} blocks, width {}, {} heads, batch {}, {} tokens, dropout {}",
-            self.layers, self.width, self.heads, self.batch, self.sequence, self.dropout
+            "gpt, {} blocks, width {}, {} heads, batch {}, {} tokens, dropout {}{}",
+            self.layers,
+            self.width,
+            self.heads,
+            self.batch,
+            self.sequence,
+            self.dropout,
+            if self.lean { ", lean" } else { "" }
         )
     }
 }

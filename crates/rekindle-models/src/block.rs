@@ -1,9 +1,9 @@
 //! A transformer block, in the parts it can be cut into.
 
 use burn::module::Module;
-use burn::nn::{Gelu, LayerNorm, LayerNormConfig, Linear, LinearConfig};
-use burn::tensor::activation::softmax;
+use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{Bool, Device, Tensor};
+use rekindle::activation::gelu;
 use rekindle::{Boundary, Dropout, DropoutConfig, Region};
 
 use crate::{ConfigError, GptConfig};
@@ -24,7 +24,7 @@ impl GptBlock {
         if heads == 0 || !width.is_multiple_of(heads) {
             return Err(ConfigError::Heads { width, heads });
         }
-        let dropout = || DropoutConfig::new(config.dropout).init();
+        let dropout = || DropoutConfig::new(config.dropout).with_keep_mask(!config.lean).init();
         let linear = |from: usize, to: usize| LinearConfig::new(from, to).init(device);
         Ok(Self {
             projection: Projection {
@@ -34,13 +34,10 @@ impl GptBlock {
                 value: linear(width, width),
                 heads,
             },
-            attention: Attention { dropout: dropout()? },
+            attention: Attention { dropout: dropout()?, lean: config.lean },
             output: Output { linear: linear(width, width), dropout: dropout()? },
             up: Up { norm: LayerNormConfig::new(width).init(device), linear: linear(width, 4 * width) },
-            down: Down {
-                activation: Gelu::new(),
-                output: Output { linear: linear(4 * width, width), dropout: dropout()? },
-            },
+            down: Down { output: Output { linear: linear(4 * width, width), dropout: dropout()? } },
         })
     }
 
@@ -122,6 +119,7 @@ impl Projection {
 #[derive(Module, Debug)]
 struct Attention {
     dropout: Dropout,
+    lean: bool,
 }
 
 impl Attention {
@@ -129,7 +127,11 @@ impl Attention {
         let [batch, heads, sequence, depth] = query.dims();
         // Minus infinity, and not some large number: its exponential is a zero that needs no computing.
         let scores = query.matmul(key.transpose()).mask_fill(mask.unsqueeze_dim::<4>(1), f32::NEG_INFINITY);
-        let weights = self.dropout.forward(softmax(scores, 3));
+        let weights = match self.lean {
+            true => rekindle::activation::softmax(scores, 3),
+            false => burn::tensor::activation::softmax(scores, 3),
+        };
+        let weights = self.dropout.forward(weights);
         let hidden = weights.matmul(value).swap_dims(1, 2).reshape([batch, sequence, heads * depth]);
         Hidden { residual, hidden }
     }
@@ -165,13 +167,12 @@ impl Up {
 /// Activation, and back to the width.
 #[derive(Module, Debug)]
 struct Down {
-    activation: Gelu,
     output: Output,
 }
 
 impl Down {
     fn forward(&self, Hidden { residual, hidden }: Hidden) -> Tensor<3> {
-        self.output.forward(Hidden { residual, hidden: self.activation.forward(hidden) })
+        self.output.forward(Hidden { residual, hidden: gelu(hidden) })
     }
 }
 

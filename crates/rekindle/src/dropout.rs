@@ -1,16 +1,24 @@
 //! Dropout whose mask is made from a seed and each element's position.
 
+use burn::backend::TensorMetadata;
+use burn::backend::tensor::FloatTensor;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::{Distribution, Tensor, TensorData};
 
-use crate::{Error, philox, seeds};
+use crate::node::{GraphBackend, Keeps, Operation, apply, is_capture, rewrite};
+use crate::philox::Mask;
+use crate::{Error, seeds};
 
 /// How to make a [`Dropout`].
 #[derive(Config, Debug)]
 pub struct DropoutConfig {
     /// The fraction of elements that are set to zero: 0 or more, and less than 1.
     pub prob: f64,
+    /// Keeps the mask for the backward, as Burn's dropout does: memory of the input's size, for the time it takes to
+    /// make the mask again.
+    #[config(default = false)]
+    pub keep_mask: bool,
 }
 
 impl DropoutConfig {
@@ -21,7 +29,9 @@ impl DropoutConfig {
     pub fn init(&self) -> Result<Dropout, Error> {
         // Not a number is in no range.
         match (0.0..1.0).contains(&self.prob) {
-            true => Ok(Dropout { prob: self.prob, training: Param::from_bool(true) }),
+            true => {
+                Ok(Dropout { prob: self.prob, keep_mask: self.keep_mask, training: Param::from_bool(true) })
+            }
             false => Err(Error::Dropout { found: self.prob }),
         }
     }
@@ -46,11 +56,13 @@ impl DropoutConfig {
 /// The mask is a function of a seed and of each element's position. Inside a stage the seed is the stage's, so a
 /// recomputation drops the same elements; elsewhere it is the next of the sequence that [`seed`](crate::seed) starts.
 /// Burn's random state is neither read nor moved, and the mask is made on all threads: the same bits on any number of
-/// them, where Burn draws on one.
+/// them, where Burn draws on one. Nothing is kept for the backward, which makes the mask
+/// once more, unless [`DropoutConfig::keep_mask`] is set.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Dropout {
     prob: f64,
+    keep_mask: bool,
     /// Off in a part of the model that is frozen, as in Burn's.
     training: Param<Flag>,
 }
@@ -66,22 +78,61 @@ impl Dropout {
         if !self.training.is_enabled() || !input.is_autodiff() || self.prob == 0.0 {
             return input;
         }
-        let shape = input.shape();
         // A probability is a number of words out of 2^32; the conversion saturates.
         let dropped = (self.prob * 4_294_967_296.0).round() as u32;
         let kept = (1.0 / (1.0 - self.prob)) as f32;
+        let mask = Mask { key: seeds::next(), dropped, kept };
+        let input = match self.keep_mask {
+            true => input,
+            false => match apply(Drop(mask), input) {
+                Ok(output) => return output,
+                // Of a backend we have no nodes on.
+                Err(input) => input,
+            },
+        };
+        let (shape, dtype) = (input.shape(), input.dtype());
         // A constant outside autodiff goes with every checkpointing strategy, and the tape keeps nothing but the mask.
         let device = input.device().without_autodiff();
         #[cfg(feature = "capture")]
         if crate::traced::is_captured(&device) {
             // Of the same shape and type: there are no values to find in it.
-            let mask =
-                Tensor::<D>::random(shape, burn::tensor::Distribution::Default, (&device, input.dtype()));
-            return input * mask;
+            return input * Tensor::<D>::random(shape, Distribution::Default, (&device, dtype));
         }
-        let mask = philox::mask(seeds::next(), dropped, kept, shape.num_elements());
-        let mask = Tensor::<D>::from_data(TensorData::new(mask, shape), (&device, input.dtype()));
-        input * mask
+        let factors = TensorData::new(mask.factors(shape.num_elements()), shape);
+        input * Tensor::<D>::from_data(factors, (&device, dtype))
+    }
+}
+
+/// The backward makes the mask again: nothing is kept for it.
+#[derive(Clone, Copy, Debug)]
+struct Drop(Mask);
+
+impl Operation for Drop {
+    const KEEPS: Keeps = Keeps::Nothing;
+
+    fn forward<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B> {
+        let Self(mask) = self;
+        let rewritten =
+            rewrite::<B>(input, |elements| mask.apply_to(elements), |elements| mask.apply(elements));
+        rewritten.unwrap_or_else(|input| {
+            let (shape, device, dtype) = (input.shape(), input.device(), input.dtype());
+            #[cfg(feature = "capture")]
+            if is_capture::<B>() {
+                // Of the same shape and type: there are no values to find in it.
+                let factors = B::float_random(shape, Distribution::Default, &device, dtype.into());
+                return B::float_mul(input, factors);
+            }
+            let factors = TensorData::new(mask.factors(shape.num_elements()), shape).convert_dtype(dtype);
+            B::float_mul(input, B::float_from_data(factors, &device))
+        })
+    }
+
+    fn backward<B: GraphBackend>(
+        self,
+        _: Option<FloatTensor<B>>,
+        gradient: FloatTensor<B>,
+    ) -> FloatTensor<B> {
+        self.forward::<B>(gradient)
     }
 }
 

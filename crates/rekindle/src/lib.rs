@@ -41,7 +41,8 @@
 //! - [`plan`], [`Planner`], [`Budget`]: from a model and a budget to a plan that runs.
 //! - [`backward`]: a backward pass that returns errors.
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
-//! - [`Dropout`]: Burn's, with a mask that is made in parallel.
+//! - [`Dropout`]: Burn's, with a mask that is made in parallel and never kept.
+//! - [`activation`]: softmax and GELU that keep less and take less time.
 //! - [`Checks`], [`what_is_kept`], [`TraceHandle`]: what happened, and whether it was right.
 //! - `trace`, `trace_model`: the profile of a model without running it, of one that fits no machine at hand too.
 //! - [`memory`]: live and peak bytes on CPU backends.
@@ -62,6 +63,7 @@
 // The derive macro names this crate.
 extern crate self as rekindle;
 
+pub mod activation;
 mod backward;
 mod boundary;
 mod budget;

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 mod abandoned;
+mod activation;
 mod batch_norm;
 mod boundaries;
 mod checks;

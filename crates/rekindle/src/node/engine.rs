@@ -1,0 +1,393 @@
+//! Burn, as the executor sees it.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use burn::backend::AutodiffBackend;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops};
+use burn::backend::autodiff::{Autodiff, NodeId};
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::Device;
+use rekindle_plan::{Bytes, Name, Stage};
+use rekindle_run::{Engine, Parcel};
+
+use super::boundary::{OnDevice, Part, PartGradients};
+use super::graph::{Join, Start, join, node, token};
+use super::tensor::{AnyTensor, describe, size_of};
+use super::travel::Travel;
+use super::{BALANCED, GraphBackend, TapeStrategy, Tracked, sweep_when};
+use crate::boundary::Parts;
+use crate::checks::{Checks, Observation, Record};
+use crate::stage::{AnyStage, Mode};
+use crate::{Error, memory, seeds};
+
+/// Carries a gradient out of a nested graph.
+type Port<B> = Arc<Mutex<Option<FloatTensor<B>>>>;
+
+/// A stage recorded on a graph of its own.
+///
+/// The graph's ends are one-element tokens: holding the stage's input or output would cost an activation that the
+/// backward may not even read.
+pub(super) struct Tape<B: GraphBackend> {
+    /// For each part of the input that needs a gradient: its node, and where the gradient comes out.
+    inputs: Vec<Option<(NodeId, Port<B>)>>,
+    /// For each part of the output the graph reaches: its node, and a token that keeps it.
+    outputs: Vec<Option<(NodeId, Tracked<B>)>>,
+    leaves: Vec<Tracked<B>>,
+}
+
+/// A part of a stage's input in the nested graph: its gradient goes into the port.
+#[derive(Debug)]
+struct Source;
+
+impl<B: GraphBackend> Backward<B, 1> for Source {
+    type State = Port<B>;
+
+    fn backward(self, ops: Ops<Port<B>, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = grads.consume::<B>(&ops.node);
+        *ops.state.lock().unwrap_or_else(PoisonError::into_inner) = Some(gradient);
+    }
+}
+
+/// Longer than any thread waits for its turn, shorter than anybody's patience.
+const LOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Burn, as the executor sees it.
+pub(super) struct BurnEngine<B: GraphBackend> {
+    pub(super) stages: Vec<Box<dyn AnyStage>>,
+    /// The outer nodes of each stage's tracked parameters.
+    pub(super) parameters: Vec<Vec<NodeId>>,
+    /// What the gradient of each tracked parameter takes.
+    pub(super) parameter_bytes: HashMap<NodeId, Bytes>,
+    /// The strategy of the user's graph.
+    pub(super) strategy: TapeStrategy,
+    pub(super) device: Device,
+    pub(super) draws: seeds::Draws,
+    pub(super) ran: Vec<bool>,
+    /// Tokens of the tapes that were recorded in the forward half.
+    pub(super) taped_live: Vec<(Stage, Tracked<B>)>,
+    pub(super) record: Record,
+    pub(super) travel: Travel<B>,
+    /// What has been added up for each outer parameter so far, by this backward pass.
+    pub(super) parameter_gradients: HashMap<NodeId, FloatTensor<B>>,
+    /// What the outer graph has added up for each part of the region's input so far.
+    pub(super) carried: PartGradients<B>,
+}
+
+impl<B: GraphBackend> BurnEngine<B> {
+    pub(super) fn name(&self, stage: Stage) -> String {
+        self.stages[stage.index()].name().to_owned()
+    }
+
+    /// Runs a stage under its seed.
+    fn run(&mut self, stage: Stage, mode: Mode, input: Parts) -> Result<crate::stage::Ran, Error> {
+        let ran = &self.stages[stage.index()];
+        self.draws.run(&self.device, stage.index(), || ran.run(mode, self.strategy, input))
+    }
+
+    /// The boundary as untracked tensors, and the nodes they got.
+    fn detached(&self, input: &OnDevice<B>) -> (Parts, Vec<Option<NodeId>>) {
+        let parts = input.parts.iter().map(|part| match part {
+            Part::Float { tensor, .. } => {
+                let tensor = Autodiff::<B>::from_inner(tensor.clone());
+                let id = tensor.id();
+                (AnyTensor::from_tracked::<B>(tensor, self.strategy), Some(id))
+            }
+            Part::Other(tensor) => (tensor.clone(), None),
+        });
+        let (tensors, ids) = parts.unzip();
+        let structure = input.structure.to_vec();
+        (Parts { tensors, structure }, ids)
+    }
+
+    fn graph_float(&self, stage: Stage, tensor: AnyTensor) -> Result<Tracked<B>, Error> {
+        let found = tensor.device();
+        tensor.into_tracked::<B>().ok_or_else(|| Error::OtherBackend {
+            stage: stage.number() as usize,
+            name: self.name(stage),
+            found: format!("{found:?}"),
+            expected: format!("{:?}", self.device),
+        })
+    }
+
+    /// Fails when an untracked run came out tracked: it reached something of the user's graph.
+    fn check_untracked(&self, stage: Stage, output: &Parts) -> Result<(), Error> {
+        match output.tensors.iter().any(AnyTensor::is_tracked) {
+            false => Ok(()),
+            true => Err(Error::TrackedCapture { stage: stage.number() as usize, name: self.name(stage) }),
+        }
+    }
+
+    /// Holds what a stage made against what it made the first time.
+    fn observe(&mut self, stage: Stage, output: &OnDevice<B>) -> Result<(), Error> {
+        let checksums = self.record.checks() == Checks::Checksums;
+        let observed = output.parts.iter().map(|part| {
+            let (dtype, shape) = part.dtype_and_shape();
+            let checksum = match checksums {
+                false => None,
+                true => Some(crate::checks::checksum(&part.read()?)),
+            };
+            Ok(Observation { what: describe(dtype, &shape), checksum })
+        });
+        let observed = observed.collect::<Result<Vec<_>, Error>>()?;
+        let index = stage.index();
+        self.record.compare(index, self.stages[index].name(), observed)
+    }
+
+    /// Fails when a tape from the forward half shares a graph with the user's.
+    ///
+    /// Burn holds the lock of the user's graph while this runs, so going back through such a tape would wait for
+    /// itself. Another thread finds out: it waits only if the lock is ours, and goes on when the error lets go of it.
+    pub(super) fn check_disjoint(&mut self) -> Result<(), Error> {
+        let tokens = std::mem::take(&mut self.taped_live);
+        if tokens.is_empty() {
+            return Ok(());
+        }
+        let stages: Vec<Stage> = tokens.iter().map(|(stage, _)| *stage).collect();
+        let (done, finished) = std::sync::mpsc::channel();
+        let look = move || {
+            for (_, token) in tokens {
+                let (value, guard) = token.into_parts();
+                drop(node::<B, _, _>(Join, guard, (), value));
+                if done.send(()).is_err() {
+                    return;
+                }
+            }
+        };
+        let started = std::thread::Builder::new().name("rekindle-look".to_owned()).spawn(look);
+        if started.is_err() {
+            // A machine without a thread to spare: the check is the smaller loss.
+            return Ok(());
+        }
+        for stage in stages {
+            if finished.recv_timeout(LOOK_TIMEOUT).is_err() {
+                return Err(Error::TrackedCapture { stage: stage.number() as usize, name: self.name(stage) });
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the nested graph's start and runs it back. Gives the gradient of each part of the stage's input.
+    fn run_back(
+        &mut self,
+        stage: Stage,
+        tape: Tape<B>,
+        gradients: PartGradients<B>,
+        carried: PartGradients<B>,
+    ) -> PartGradients<B> {
+        let ids = self.parameters[stage.index()].clone();
+        let mut start = Vec::new();
+        let mut tokens = Vec::new();
+        let mut value = None;
+        for (output, gradient) in tape.outputs.into_iter().zip(gradients) {
+            if let (Some((id, token)), Some(gradient)) = (output, gradient) {
+                value.get_or_insert_with(|| token.primitive().clone());
+                tokens.push(token.node());
+                start.push((id, gradient));
+            }
+        }
+        if let Some(value) = value {
+            // What is there already comes first, as it would in one graph: it was added by deeper operations.
+            let parameters = ids
+                .iter()
+                .zip(&tape.leaves)
+                .filter_map(|(id, leaf)| Some((leaf.id(), self.parameter_gradients.remove(id)?)));
+            let inputs = tape
+                .inputs
+                .iter()
+                .zip(&carried)
+                .filter_map(|(input, carried)| Some((input.as_ref()?.0, carried.clone()?)));
+            start = parameters.chain(inputs).chain(start).collect();
+            if let Some(tie) = join::<B>(tokens, &value) {
+                let root = node(Start, tie.node(), start, value);
+                drop(tie);
+                let mut nested = Autodiff::<B>::backward(root);
+                for (id, leaf) in ids.iter().zip(&tape.leaves) {
+                    if let Some(gradient) = leaf.grad_remove(&mut nested) {
+                        add::<B>(&mut self.parameter_gradients, *id, gradient);
+                    }
+                }
+            }
+        }
+        let gradients = tape.inputs.into_iter().zip(carried).map(|(input, carried)| {
+            let port = input.and_then(|(_, port)| port.lock().unwrap_or_else(PoisonError::into_inner).take());
+            port.or(carried)
+        });
+        gradients.collect()
+    }
+}
+
+fn add<B: GraphBackend>(sums: &mut HashMap<NodeId, FloatTensor<B>>, id: NodeId, gradient: FloatTensor<B>) {
+    // Two parameters of one stage can be one node outside; everything else is here for the first time.
+    let sum = match sums.remove(&id) {
+        Some(sum) => B::float_add(gradient, sum),
+        None => gradient,
+    };
+    sums.insert(id, sum);
+}
+
+impl<B: GraphBackend> Engine for BurnEngine<B> {
+    type Boundary = OnDevice<B>;
+    type Tape = Tape<B>;
+    type Gradient = PartGradients<B>;
+    type Error = Error;
+
+    fn forward(&mut self, stage: Stage, input: OnDevice<B>) -> Result<OnDevice<B>, Error> {
+        let live = !std::mem::replace(&mut self.ran[stage.index()], true);
+        let (parts, ids) = self.detached(&input);
+        let wanted: Vec<bool> = input.parts.iter().map(Part::wanted).collect();
+        drop(input);
+        let output = self.run(stage, Mode::Free { live }, parts)?.output;
+        self.check_untracked(stage, &output)?;
+        let reached = wanted.contains(&true) || !self.parameters[stage.index()].is_empty();
+        let parts = output.tensors.into_iter().map(|tensor| {
+            if !tensor.is_graph_float() {
+                return Ok(Part::Other(tensor));
+            }
+            let tensor = self.graph_float(stage, tensor)?;
+            // A tensor that only passes through needs a gradient if it did before.
+            let passed = ids.iter().position(|id| *id == Some(tensor.id()));
+            Ok(Part::Float {
+                wanted: passed.map_or(reached, |position| wanted[position]),
+                tensor: tensor.into_primitive(),
+            })
+        });
+        let output =
+            OnDevice { parts: parts.collect::<Result<_, Error>>()?, structure: output.structure.into() };
+        self.observe(stage, &output)?;
+        sweep_when(256);
+        Ok(output)
+    }
+
+    fn tape(
+        &mut self,
+        stage: Stage,
+        option: Option<&Name>,
+        input: OnDevice<B>,
+    ) -> Result<(Tape<B>, OnDevice<B>), Error> {
+        let strategy = match option.map(Name::as_str) {
+            None => self.strategy,
+            Some(BALANCED) => TapeStrategy::Balanced,
+            Some(other) => {
+                return Err(Error::UnknownOption {
+                    stage: stage.number() as usize,
+                    option: other.to_owned(),
+                });
+            }
+        };
+        let live = !std::mem::replace(&mut self.ran[stage.index()], true);
+        if live && self.stages[stage.index()].is_due() {
+            // A tape hides what an untracked run shows: whether the stage reaches for a tracked tensor, whose gradient
+            // would be lost. Looking each time would cost a forward each time.
+            let (parts, _) = self.detached(&input);
+            let probed = self.run(stage, Mode::Probe, parts)?.output;
+            self.check_untracked(stage, &probed)?;
+        }
+        if live {
+            self.stages[stage.index()].count_run();
+        }
+        let mut inputs = Vec::with_capacity(input.parts.len());
+        let mut tensors = Vec::with_capacity(input.parts.len());
+        for part in input.parts {
+            let (end, tensor) = match part {
+                Part::Float { tensor, wanted: true } => {
+                    let port = Port::<B>::default();
+                    let leaf = Autodiff::<B>::from_inner(token::<B>(&tensor)).require_grad();
+                    let source = node(Source, leaf.node(), port.clone(), tensor);
+                    let end = Some((source.id(), port));
+                    (end, AnyTensor::from_tracked::<B>(source, strategy))
+                }
+                Part::Float { tensor, .. } => {
+                    let tensor = Autodiff::<B>::from_inner(tensor);
+                    (None, AnyTensor::from_tracked::<B>(tensor, strategy))
+                }
+                Part::Other(tensor) => (None, tensor),
+            };
+            inputs.push(end);
+            tensors.push(tensor);
+        }
+        let structure = input.structure.to_vec();
+        let ran = self.run(stage, Mode::Taped { live, strategy }, Parts { tensors, structure })?;
+        let expected = self.parameters[stage.index()].len();
+        if ran.leaves.len() != expected {
+            // The stage owns its module, so this cannot come from outside.
+            return Err(Error::Run {
+                reason: format!(
+                    "stage {stage} (`{}`) recorded {} parameters, expected {expected}; this is a bug in rekindle",
+                    self.name(stage),
+                    ran.leaves.len()
+                ),
+            });
+        }
+        let leaves = ran.leaves.into_iter().map(|leaf| self.graph_float(stage, leaf));
+        let leaves = leaves.collect::<Result<_, Error>>()?;
+        let mut outputs = Vec::with_capacity(ran.output.tensors.len());
+        let mut parts = Vec::with_capacity(ran.output.tensors.len());
+        for tensor in ran.output.tensors {
+            if !tensor.is_graph_float() {
+                outputs.push(None);
+                parts.push(Part::Other(tensor));
+                continue;
+            }
+            let tensor = self.graph_float(stage, tensor)?;
+            let wanted = tensor.is_tracked();
+            outputs.push(wanted.then(|| {
+                let value = token::<B>(tensor.primitive());
+                (tensor.id(), node(Join, tensor.node(), (), value))
+            }));
+            parts.push(Part::Float { tensor: tensor.into_primitive(), wanted });
+        }
+        let output = OnDevice { parts, structure: ran.output.structure.into() };
+        self.observe(stage, &output)?;
+        if live && let Some((_, token)) = outputs.iter().flatten().next() {
+            self.taped_live.push((stage, token.clone()));
+        }
+        let tape = Tape { inputs, outputs, leaves };
+        Ok((tape, output))
+    }
+
+    fn backward(
+        &mut self,
+        stage: Stage,
+        tape: Tape<B>,
+        gradient: PartGradients<B>,
+    ) -> Result<PartGradients<B>, Error> {
+        let carried = match stage.number() {
+            1 => std::mem::take(&mut self.carried),
+            _ => tape.inputs.iter().map(|_| None).collect(),
+        };
+        Ok(self.run_back(stage, tape, gradient, carried))
+    }
+
+    fn boundary_bytes(&self, boundary: &OnDevice<B>) -> Bytes {
+        let sizes = boundary.parts.iter().map(|part| {
+            let (dtype, shape) = part.dtype_and_shape();
+            size_of(dtype, &shape)
+        });
+        sizes.sum()
+    }
+
+    fn export(&mut self, boundary: &OnDevice<B>) -> Result<Parcel, Error> {
+        self.travel.pack(boundary)
+    }
+
+    fn import(&mut self, parcel: &Parcel) -> Result<OnDevice<B>, Error> {
+        self.travel.unpack(parcel)
+    }
+
+    fn live_bytes(&self) -> Option<Bytes> {
+        // A pool of the device's own, or the process's memory.
+        let pool = self.device.memory_pool_usage();
+        pool.map(|pool| Bytes::new(pool.bytes_in_use)).or_else(memory::live)
+    }
+
+    fn peak_bytes(&mut self) -> Option<Bytes> {
+        match self.device.memory_pool_usage() {
+            // It tells what is in use now only.
+            Some(_) => None,
+            None => memory::lap(),
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! Burn, as it is measured.
+
+use std::hash::{Hash, Hasher};
+
+use burn::backend::TensorMetadata;
+use rekindle_plan::{Bytes, Name, Stage};
+use rekindle_run::Measurable;
+
+use super::boundary::{OnDevice, Part, PartGradients};
+use super::engine::BurnEngine;
+use super::tensor::describe;
+use super::{BALANCED, GraphBackend, TapeStrategy};
+use crate::Error;
+
+impl<B: GraphBackend> Measurable for BurnEngine<B> {
+    fn stages(&self) -> usize {
+        self.stages.len()
+    }
+
+    fn stage_name(&self, stage: Stage) -> String {
+        self.name(stage)
+    }
+
+    fn kind(&self, stage: Stage, input: &OnDevice<B>) -> u64 {
+        let stage = &self.stages[stage.index()];
+        let mut hash = std::hash::DefaultHasher::new();
+        stage.kind().hash(&mut hash);
+        for part in &input.parts {
+            let (dtype, shape) = part.dtype_and_shape();
+            (describe(dtype, &shape), part.wanted()).hash(&mut hash);
+        }
+        input.structure.hash(&mut hash);
+        let side = stage.side();
+        side.tensors.iter().for_each(|tensor| tensor.describe().hash(&mut hash));
+        side.structure.hash(&mut hash);
+        hash.finish()
+    }
+
+    fn options(&self, _: Stage) -> Vec<Name> {
+        // A model that is balanced already has no other tape.
+        match self.strategy {
+            TapeStrategy::Disabled => BALANCED.parse().into_iter().collect(),
+            TapeStrategy::Balanced => Vec::new(),
+        }
+    }
+
+    fn parameter_gradient_bytes(&self, stage: Stage) -> Bytes {
+        let (mine, later) = self.parameters[stage.index()..].split_at(1);
+        let mine = mine.iter().flatten().filter(|id| !later.iter().flatten().any(|other| other == *id));
+        mine.filter_map(|id| self.parameter_bytes.get(id).copied()).sum()
+    }
+
+    fn some_gradient(&mut self, output: &OnDevice<B>) -> Result<PartGradients<B>, Error> {
+        let gradients = output.parts.iter().map(|part| match part {
+            Part::Float { tensor, wanted: true } => {
+                Some(B::float_ones(tensor.shape(), &tensor.device(), tensor.dtype().into()))
+            }
+            _ => None,
+        });
+        Ok(gradients.collect())
+    }
+
+    fn forget_gradients(&mut self) {
+        self.parameter_gradients.clear();
+    }
+
+    fn finish(&mut self) {
+        // A device that fails says so to whoever reads from it next.
+        let _ = self.device.sync();
+    }
+}

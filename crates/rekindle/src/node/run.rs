@@ -1,0 +1,379 @@
+//! From a region that is set up to its node in the user's graph.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use burn::backend::autodiff::Autodiff;
+use burn::backend::autodiff::ops::NodeGuard;
+use burn::backend::{AutodiffBackend, DispatchTensorKind, TensorMetadata};
+use burn::tensor::Device;
+use rekindle_plan::{Schedule, Stage};
+use rekindle_run::{Executor, Kept, MeasureError, Measurement, Measuring, Stores};
+
+use super::boundary::{OnDevice, Part};
+use super::engine::BurnEngine;
+use super::graph::{join, node, token, with_parents};
+use super::outer::{Hub, InputWay, OuterInput, OuterParameter, Output, Shared, Waiting};
+use super::tensor::{AnyTensor, describe, size_of};
+use super::travel::Travel;
+use super::{GraphBackend, TapeStrategy, sweep, sweep_when};
+use crate::boundary::Parts;
+use crate::checks::{Checks, Record};
+use crate::kept::{self, KeptRow};
+use crate::region::TraceHandle;
+use crate::stage::AnyStage;
+use crate::{Error, seeds};
+
+/// The backends this build can checkpoint.
+const ENABLED: &str = if cfg!(all(feature = "flex", feature = "ndarray")) {
+    "flex, ndarray"
+} else if cfg!(feature = "flex") {
+    "flex"
+} else if cfg!(feature = "ndarray") {
+    "ndarray"
+} else {
+    "(none)"
+};
+
+/// A region about to run or to be measured.
+pub(crate) struct Setup {
+    pub(crate) stages: Vec<Box<dyn AnyStage>>,
+    /// The tracked parameters of each stage.
+    pub(crate) parameters: Vec<Vec<AnyTensor>>,
+    pub(crate) input: Parts,
+    pub(crate) device: Device,
+    pub(crate) seed: u64,
+    pub(crate) checks: Checks,
+}
+
+/// How to run it.
+pub(crate) struct Job {
+    pub(crate) schedule: Schedule,
+    pub(crate) stores: Stores,
+    pub(crate) trace: Option<TraceHandle>,
+}
+
+/// Calls a function for the backend that the tensors of a setup are on, with the strategy of the user's graph. One line
+/// for each backend: a node's gradients are of a concrete type.
+macro_rules! on_backend_of {
+    ($setup:expr, |$strategy:ident| $function:ident::<B>($($argument:expr),*)) => {{
+        let tracked = $setup.input.tensors.iter().chain($setup.parameters.iter().flatten());
+        let Some(lead) = tracked.clone().find(|tensor| tensor.is_tracked()).cloned() else {
+            return Err(Error::Untracked);
+        };
+        let $strategy = lead.strategy().unwrap_or_default();
+        let DispatchTensorKind::Autodiff(kind) = &lead.0.kind else {
+            return Err(Error::Untracked);
+        };
+        let off = || Err(Error::BackendOff { device: format!("{:?}", lead.device()), enabled: ENABLED });
+        match **kind {
+            // A build with a backend that is off would compile Burn once more; the tests turn all of them off instead.
+            #[cfg(all(test, feature = "flex"))]
+            _ if tests::ALL_OFF.get() => off(),
+            #[cfg(feature = "flex")]
+            DispatchTensorKind::Flex(_) => $function::<burn::backend::Flex>($($argument),*),
+            #[cfg(feature = "ndarray")]
+            DispatchTensorKind::NdArray(_) => $function::<burn::backend::NdArray>($($argument),*),
+            #[allow(unreachable_patterns)]
+            _ => off(),
+        }
+    }};
+}
+
+/// Runs the forward half and leaves a node in the user's graph for the rest.
+///
+/// # Errors
+/// When a stage or the plan cannot run, or the backend is off.
+pub(crate) fn run(setup: Setup, job: Job) -> Result<Parts, Error> {
+    on_backend_of!(setup, |strategy| run_on::<B>(setup, job, strategy))
+}
+
+/// Runs each stage a few times and writes down what it takes. The user's graph and running statistics stay as they are.
+///
+/// # Errors
+/// When a stage cannot run, or the backend is off.
+pub(crate) fn measure(
+    setup: Setup,
+    measuring: Measuring,
+    progress: &mut dyn FnMut(Stage, &str),
+) -> Result<Measurement, Error> {
+    on_backend_of!(setup, |strategy| measure_on::<B>(setup, measuring, progress, strategy))
+}
+
+fn measure_on<B: GraphBackend>(
+    setup: Setup,
+    measuring: Measuring,
+    progress: &mut dyn FnMut(Stage, &str),
+    strategy: TapeStrategy,
+) -> Result<Measurement, Error> {
+    let Prepared { mut engine, input, .. } = prepare::<B>(setup, strategy)?;
+    // As if everything had run before: later runs leave running statistics alone.
+    engine.ran.fill(true);
+    let found = rekindle_run::measure(&mut engine, input, measuring, progress);
+    sweep();
+    found.map_err(|error| match error {
+        MeasureError::Stage { stage, name, source } => {
+            Error::Measuring { stage: stage.number() as usize, name, reason: source.to_string() }
+        }
+        other => Error::Run { reason: other.to_string() },
+    })
+}
+
+/// A region's engine, and what its nodes hang on.
+struct Prepared<B: GraphBackend> {
+    engine: BurnEngine<B>,
+    input: OnDevice<B>,
+    /// What joins the user's graph: the hub's own parents come after the first, which ties all the others together.
+    tied: Vec<NodeGuard>,
+    direct: Vec<NodeGuard>,
+    inputs: Vec<OuterInput<B>>,
+    parameters: Vec<OuterParameter<B>>,
+}
+
+fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prepared<B>, Error> {
+    let elsewhere = |stage: usize, name: &str, tensor: &AnyTensor| Error::OtherBackend {
+        stage,
+        name: name.to_owned(),
+        found: format!("{:?}", tensor.device()),
+        expected: format!("{:?}", setup.device),
+    };
+    let mut tied = Vec::new();
+    let mut direct = Vec::new();
+    let mut inputs = Vec::new();
+    let mut parts = Vec::with_capacity(setup.input.tensors.len());
+    for (part, tensor) in setup.input.tensors.into_iter().enumerate() {
+        if !tensor.is_graph_float() {
+            parts.push(Part::Other(tensor));
+            continue;
+        }
+        let (wanted, is_leaf) = (tensor.is_tracked(), tensor.is_leaf());
+        let found = tensor.clone();
+        let tensor = tensor.into_tracked::<B>().ok_or_else(|| elsewhere(0, "input", &found))?;
+        drop(found);
+        if wanted {
+            let way = if is_leaf {
+                tied.push(tensor.node());
+                InputWay::Leaf(tensor.clone())
+            } else if direct.len() < 7 {
+                direct.push(tensor.node());
+                InputWay::Parent(direct.len())
+            } else {
+                tied.push(tensor.node());
+                InputWay::Apart
+            };
+            inputs.push(OuterInput {
+                part,
+                id: tensor.id(),
+                way,
+                shape: tensor.shape(),
+                dtype: tensor.dtype(),
+                device: tensor.device(),
+            });
+        }
+        parts.push(Part::Float { tensor: tensor.into_primitive(), wanted });
+    }
+    let mut parameters: Vec<OuterParameter<B>> = Vec::new();
+    let mut ids = Vec::with_capacity(setup.parameters.len());
+    for (index, tensors) in setup.parameters.into_iter().enumerate() {
+        let mut of_stage = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            let is_leaf = tensor.is_leaf();
+            let found = tensor.clone();
+            let tensor = tensor.into_tracked::<B>();
+            let tensor = tensor.ok_or_else(|| elsewhere(index + 1, setup.stages[index].name(), &found))?;
+            if Autodiff::<B>::is_distributed(&tensor) {
+                return Err(Error::Distributed {
+                    stage: index + 1,
+                    name: setup.stages[index].name().to_owned(),
+                });
+            }
+            of_stage.push(tensor.id());
+            parameters.push(OuterParameter { tensor, is_leaf });
+        }
+        ids.push(of_stage);
+    }
+    // A parameter that several stages share is one node, tied in once and given its gradient once.
+    parameters.sort_by_key(|parameter| parameter.tensor.id());
+    parameters.dedup_by_key(|parameter| parameter.tensor.id());
+    tied.extend(parameters.iter().map(|parameter| parameter.tensor.node()));
+
+    let parameter_bytes = parameters.iter().map(|parameter| {
+        let tensor = &parameter.tensor;
+        (tensor.id(), size_of(tensor.dtype(), &tensor.shape()))
+    });
+    let continues: Vec<bool> = setup.stages.iter().map(|stage| stage.continues()).collect();
+    let engine = BurnEngine::<B> {
+        parameter_bytes: parameter_bytes.collect(),
+        ran: vec![false; setup.stages.len()],
+        taped_live: Vec::new(),
+        stages: setup.stages,
+        parameters: ids,
+        strategy,
+        travel: Travel::new(setup.device.clone()),
+        device: setup.device,
+        draws: seeds::Draws::new(setup.seed, continues),
+        record: Record::new(setup.checks),
+        parameter_gradients: HashMap::new(),
+        carried: parts.iter().map(|_| None).collect(),
+    };
+    let input = OnDevice { parts, structure: setup.input.structure.into() };
+    Ok(Prepared { engine, input, tied, direct, inputs, parameters })
+}
+
+fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Result<Parts, Error> {
+    let Prepared { mut engine, input, tied, direct, inputs, parameters } = prepare::<B>(setup, strategy)?;
+    let device = engine.device.clone();
+    let mut executor = Executor::<BurnEngine<B>>::new(job.schedule, job.stores);
+    if job.trace.is_some() {
+        executor = executor.traced();
+    }
+    let output = executor.forward(&mut engine, input)?;
+    kept::note(|| rows_of(&executor, &engine));
+    sweep_when(512);
+
+    let values = output.parts.iter().find_map(|part| match part {
+        Part::Float { tensor, wanted: true } => Some(token::<B>(tensor)),
+        _ => None,
+    });
+    let Some(value) = values else {
+        // Nothing tracked reaches the output: there is nothing to go back through.
+        let structure = output.structure.to_vec();
+        let tensors = output.parts.into_iter().map(|part| untracked(part, strategy)).collect();
+        return Ok(Parts { tensors, structure });
+    };
+    let shared: Shared<B> = Arc::new(Mutex::new(Some(Waiting {
+        executor,
+        engine,
+        inputs,
+        parameters,
+        output_gradients: output.parts.iter().map(|_| None).collect(),
+        reseed: (!seeds::nested()).then_some(device),
+        trace: job.trace,
+    })));
+    // The hub's first parent is always the tie, so that `InputWay::Parent` counts from one.
+    let tie = match join::<B>(tied, &value) {
+        Some(tie) => tie.node(),
+        None => Autodiff::<B>::from_inner(value.clone()).require_grad().node(),
+    };
+    let hub = with_parents(Hub, [tie].into_iter().chain(direct).collect(), shared.clone(), value);
+    let hub = hub.ok_or(Error::Untracked)?;
+    let tensors = output.parts.into_iter().enumerate().map(|(index, part)| match part {
+        Part::Float { tensor, wanted: true } => {
+            let tensor = node(Output(index), hub.node(), shared.clone(), tensor);
+            AnyTensor::from_tracked::<B>(tensor, strategy)
+        }
+        other => untracked(other, strategy),
+    });
+    Ok(Parts { tensors: tensors.collect(), structure: output.structure.to_vec() })
+}
+
+fn untracked<B: GraphBackend>(part: Part<B>, strategy: TapeStrategy) -> AnyTensor {
+    match part {
+        Part::Float { tensor, .. } => {
+            AnyTensor::from_tracked::<B>(Autodiff::<B>::from_inner(tensor), strategy)
+        }
+        Part::Other(tensor) => tensor,
+    }
+}
+
+fn rows_of<B: GraphBackend>(executor: &Executor<BurnEngine<B>>, engine: &BurnEngine<B>) -> Vec<KeptRow> {
+    let name = |index: usize| engine.stages[index].name().to_owned();
+    let rows = executor.kept().flat_map(|kept| match kept {
+        Kept::Boundary(boundary, value) => {
+            let reader = boundary.index();
+            let rows = value.parts.iter().map(|part| {
+                let (dtype, shape) = part.dtype_and_shape();
+                KeptRow {
+                    stage: name(reader),
+                    what: format!("{boundary}, the stage's input"),
+                    tensor: Some(describe(dtype, &shape)),
+                    bytes: Some(size_of(dtype, &shape)),
+                    why: "the backward pass runs the stage again from here".to_owned(),
+                }
+            });
+            rows.collect::<Vec<_>>()
+        }
+        Kept::Tape(stage) => vec![KeptRow {
+            stage: name(stage.index()),
+            what: format!("tape {stage}"),
+            tensor: None,
+            bytes: None,
+            why: "the backward pass reads it; the stage is not run again".to_owned(),
+        }],
+    });
+    rows.collect()
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use std::cell::Cell;
+
+    use burn::backend::Flex;
+    use burn::backend::distributed::DistributedParamId;
+    use burn::module::{Module, Param, ParamId};
+    use burn::tensor::Tensor;
+
+    use super::*;
+
+    #[derive(Module, Debug)]
+    struct Scale {
+        by: Param<Tensor<1>>,
+    }
+
+    thread_local! {
+        /// As if no backend's feature were on.
+        pub(super) static ALL_OFF: Cell<bool> = const { Cell::new(false) };
+        static CALLS: Cell<usize> = const { Cell::new(0) };
+    }
+
+    fn scale(scale: &Scale, x: Tensor<1>) -> Tensor<1> {
+        CALLS.set(CALLS.get() + 1);
+        x * scale.by.val()
+    }
+
+    #[test]
+    fn a_backend_whose_feature_is_off_is_refused_before_anything_runs() {
+        let device = Device::flex().autodiff();
+        let module = Scale { by: Param::from_tensor(Tensor::ones([3], &device)) };
+        let regions = |x: &Tensor<1>| {
+            let one = crate::checkpoint(&module, x.clone(), scale);
+            let many = ["store-all", "full", "sqrt"].map(|rule| {
+                let region = crate::Region::new().stages("scale", &vec![module.clone(); 3], scale);
+                region.rule(rule.parse().unwrap()).forward(x.clone())
+            });
+            [one].into_iter().chain(many).collect::<Vec<_>>()
+        };
+        let x = Tensor::<1>::ones([3], &device);
+        ALL_OFF.set(true);
+        for refused in regions(&x) {
+            let error = refused.unwrap_err();
+            assert!(matches!(&error, Error::BackendOff { enabled: "flex", .. }), "{error}");
+            let words = "rekindle was built for: flex; turn on the crate feature of that backend";
+            assert!(error.to_string().starts_with("the tensors are on Device"), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+        }
+        assert_eq!(CALLS.get(), 0, "no stage ran");
+        // What needs no node needs no feature: evaluation, and training without checkpoints.
+        let evaluated = crate::checkpoint(&module.valid(), x.clone().without_autodiff(), scale);
+        assert_eq!(evaluated.unwrap().into_data().iter::<f32>().sum::<f32>(), 3.0);
+        let plain = crate::without_checkpointing(|| crate::checkpoint(&module, x.clone(), scale)).unwrap();
+        assert!(module.by.val().grad(&plain.sum().backward()).is_some());
+        ALL_OFF.set(false);
+        assert!(regions(&x).iter().all(Result::is_ok));
+    }
+
+    /// Burn offers distributed parameters on CUDA only; below its public API they can be made anywhere.
+    #[test]
+    fn distributed_parameters_are_refused() {
+        let plain = Tensor::<1>::ones([3], &Device::flex().autodiff()).require_grad();
+        let plain = AnyTensor::from(plain).into_tracked::<Flex>().unwrap();
+        let id = DistributedParamId::from(ParamId::new().val());
+        let shared = Autodiff::<Flex>::set_distributed_params(plain, id);
+        let by = AnyTensor::from_tracked::<Flex>(shared, TapeStrategy::Disabled);
+        let by = Param::initialized(ParamId::new(), Tensor::try_from(by).unwrap());
+        let x = Tensor::<1>::ones([3], &Device::flex().autodiff());
+        let run = crate::checkpoint(&Scale { by }, x, |scale: &Scale, x: Tensor<1>| x * scale.by.val());
+        let error = run.unwrap_err();
+        assert!(matches!(error, Error::Distributed { stage: 1, .. }), "{error}");
+    }
+}
