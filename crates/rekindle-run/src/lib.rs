@@ -40,6 +40,7 @@
 pub mod counted;
 mod engine;
 mod executor;
+pub mod governor;
 mod measure;
 mod store;
 mod trace;
