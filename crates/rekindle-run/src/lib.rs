@@ -42,6 +42,7 @@ mod engine;
 mod executor;
 pub mod governor;
 mod measure;
+pub mod snapshots;
 mod store;
 mod trace;
 
