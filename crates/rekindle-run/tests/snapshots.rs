@@ -326,6 +326,8 @@ fn a_killed_training_leaves_whole_snapshots() {
         let known = format!("step-{last:010}.rekindle");
         let newer = |name: &String| name.ends_with(".rekindle") && *name > known;
         wait_for(&mut running, || files(folder.path()).iter().any(newer));
+        let other = Snapshots::open(folder.path(), 3).unwrap_err();
+        assert!(matches!(other, SnapshotError::InUse { pid, .. } if pid == Some(running.id())), "{other}");
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_micros((random >> 33) % 30_000));
         running.kill().unwrap();

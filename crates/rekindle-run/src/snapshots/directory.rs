@@ -206,7 +206,8 @@ impl Snapshots {
     ///
     /// # Errors
     /// When a name is empty or there twice, or the system refuses: then the older snapshots are what they were, and
-    /// nothing of the new one is left.
+    /// nothing of the new one is left. Only when the directory cannot be synced or listed in the end, the new one is in
+    /// its place already.
     ///
     /// ```
     /// # use rekindle_run::snapshots::{Metadata, Section, Snapshots};
