@@ -40,7 +40,9 @@
 pub mod counted;
 mod engine;
 mod executor;
+pub mod governor;
 mod measure;
+pub mod snapshots;
 mod store;
 mod trace;
 
