@@ -9,7 +9,7 @@ use rekindle_plan::{
 };
 use rekindle_run::counted::{Allocation, CountedEngine, Ledger};
 use rekindle_run::{
-    Engine, Executor, HostStore, Measuring, Parcel, RunError, Store, StoreError, Stores, measure,
+    Engine, Executor, HostStore, Measuring, PackedTensor, Parcel, RunError, Store, StoreError, Stores, measure,
 };
 use std::collections::BTreeMap;
 
@@ -147,24 +147,18 @@ fn random_plan(stages: u32, rolls: &[u32]) -> Vec<Action> {
 
 /// Half the bytes, on the same ledger as the engine.
 struct HalfStore {
-    ledger: SendLedger,
-    shelves: BTreeMap<Boundary, (SendAllocation, Parcel)>,
+    ledger: Ledger,
+    shelves: BTreeMap<Boundary, (Allocation, Parcel)>,
 }
-/// The tests run on one thread; stores must be `Send`.
-struct SendLedger(Ledger);
-struct SendAllocation(#[allow(dead_code)] Allocation);
-#[allow(unsafe_code)]
-// SAFETY: the test never moves a store to another thread.
-unsafe impl Send for SendLedger {}
-#[allow(unsafe_code)]
-// SAFETY: as above.
-unsafe impl Send for SendAllocation {}
 
 impl Store for HalfStore {
     fn put(&mut self, boundary: Boundary, parcel: Parcel) -> Result<(), StoreError> {
         let bytes = Bytes::new(parcel.bytes().get().div_ceil(2));
-        let memory = SendAllocation(self.ledger.0.allocate(bytes));
-        self.shelves.insert(boundary, (memory, parcel));
+        let memory = self.ledger.allocate(bytes);
+        // A parcel is a handle to the engine's memory; a store keeps bytes of its own.
+        let tensors = parcel.tensors.into_iter();
+        let tensors = tensors.map(|t| PackedTensor { bytes: t.bytes.into_vec().into(), ..t }).collect();
+        self.shelves.insert(boundary, (memory, Parcel { tensors, ..parcel }));
         Ok(())
     }
     fn prefetch(&mut self, _: Boundary) -> Result<(), StoreError> {
@@ -185,7 +179,7 @@ fn run(profile: &Profile, actions: &[Action]) {
     let (schedule, simulation) = Schedule::judge(profile, actions).unwrap();
     let mut engine = CountedEngine::new(profile.clone());
     let ledger = engine.ledger().clone();
-    let half = HalfStore { ledger: SendLedger(ledger.clone()), shelves: BTreeMap::new() };
+    let half = HalfStore { ledger: ledger.clone(), shelves: BTreeMap::new() };
     let stores = Stores::from([
         (name("host"), Box::new(HostStore::new(Bytes::new(1 << 20))) as Box<dyn Store>),
         (name("half"), Box::new(half)),
