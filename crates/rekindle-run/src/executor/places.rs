@@ -133,7 +133,9 @@ impl<E: Engine> Executor<E> {
         place: &Name,
     ) -> Result<(), RunError<E::Error>> {
         let coming = self.boundaries[boundary.index()].as_ref();
-        if coming.is_some_and(|held| matches!(&held.value, Value::Coming { place: from, .. } if from == place)) {
+        if coming
+            .is_some_and(|held| matches!(&held.value, Value::Coming { place: from, .. } if from == place))
+        {
             self.land(engine, action, boundary)?;
         }
         self.settle(action, boundary)?;

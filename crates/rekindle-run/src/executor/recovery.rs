@@ -106,17 +106,20 @@ impl<E: Engine> Executor<E> {
         lost.into_iter().any(|copy| {
             let next = ahead.iter().position(|action| match action {
                 Action::Fetch { boundary: of, place } => (*of, place) == (boundary, &copy.place),
-                Action::Drop { boundary: of, place } => (*of, place.as_ref()) == (boundary, Some(&copy.place)),
+                Action::Drop { boundary: of, place } => {
+                    (*of, place.as_ref()) == (boundary, Some(&copy.place))
+                }
                 _ => false,
             });
             next.is_some_and(|next| {
-                matches!(ahead[next], Action::Fetch { .. }) && !self.replaceable(boundary, &ahead[..next])
+                let (before, after) = ahead.split_at(next);
+                matches!(ahead[next], Action::Fetch { .. }) && !self.replaceable(boundary, before, after)
             })
         })
     }
 
-    /// Whether a boundary can be had once these actions have run: what they keep and copy is known beforehand.
-    fn replaceable(&self, boundary: Boundary, actions: &[Action]) -> bool {
+    /// Whether a boundary can be had between these actions: what they keep and copy is known beforehand.
+    fn replaceable(&self, boundary: Boundary, before: &[Action], after: &[Action]) -> bool {
         let count = boundary.index() + 1;
         let held = self.boundaries[..count].iter();
         let mut kept: Vec<bool> = held.map(|held| held.as_ref().is_some_and(|held| held.kept)).collect();
@@ -129,7 +132,7 @@ impl<E: Engine> Executor<E> {
             good.map(|copy| &copy.place).collect::<Vec<_>>()
         });
         let mut copies: Vec<Vec<&Name>> = good.collect();
-        for action in actions {
+        for action in before {
             match action {
                 Action::Keep { boundary } if boundary.index() < count => kept[boundary.index()] = true,
                 Action::Drop { boundary, place } if boundary.index() < count => match place {
@@ -144,8 +147,19 @@ impl<E: Engine> Executor<E> {
                 _ => {}
             }
         }
+        // The output that a tape includes is at hand as long as something will read it.
+        let in_tape = |number: usize| {
+            let taped = number.checked_sub(1).and_then(|index| self.tapes[index].as_ref());
+            let reads = |action: &Action| match action {
+                Action::Forward { stage } | Action::Tape { stage, .. } => stage.input().index() == number,
+                _ => false,
+            };
+            let over = Action::backward(Stage::new(u32::try_from(number).unwrap_or(0)));
+            let still = after.iter().take_while(|action| **action != over).any(reads);
+            still && !before.contains(&over) && taped.is_some_and(|taped| taped.output.is_some())
+        };
         for number in (0..count).rev() {
-            if kept[number] || !copies[number].is_empty() {
+            if (number + 1 < count && in_tape(number)) || kept[number] || !copies[number].is_empty() {
                 return true;
             }
             // The stage of this number makes this boundary.

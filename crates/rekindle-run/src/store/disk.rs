@@ -345,9 +345,11 @@ impl Store for DiskStore {
         }
         let label = Label::of(&parcel);
         let (media, log) = (self.disk.0.media.clone(), self.log.clone());
-        let written = self.disk.0.writer.run(move || {
-            log.timed(boundary, Way::Out, region.length, || media.write(region, parcel))
-        });
+        let written = self
+            .disk
+            .0
+            .writer
+            .run(move || log.timed(boundary, Way::Out, region.length, || media.write(region, parcel)));
         let entry = Entry { label, region, written: Written::Going(written), coming: None };
         self.parcels.insert(boundary, entry);
         Ok(())
@@ -392,5 +394,22 @@ impl Drop for DiskStore {
         for entry in std::mem::take(&mut self.parcels).into_values() {
             self.disk.release(entry.region);
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use crate::PackedTensor;
+
+    #[test]
+    fn a_disk_that_is_full_in_the_middle_of_a_write_says_so() {
+        let path = PathBuf::from("/dev/full");
+        let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        let media = Media { file, path, slabs: Slabs::default() };
+        let tensor = PackedTensor { dtype: "u8".into(), shape: vec![9], bytes: vec![1; 9].into() };
+        let parcel = Parcel { tensors: vec![tensor], structure: vec![] };
+        let error = media.write(Region { offset: 0, length: 9 }, parcel).unwrap_err();
+        assert!(matches!(error, StoreError::DiskFull { needed, .. } if needed == Bytes::new(9)), "{error}");
     }
 }

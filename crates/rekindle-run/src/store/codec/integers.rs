@@ -5,7 +5,7 @@ use super::{Codec, CodecError, floats};
 /// How many values share a scale.
 pub const BLOCK: usize = 64;
 
-/// Integers of 8 bits, -127 to 127, with an `f32` scale for every 64 of them: 17 bytes for 64.
+/// Integers of 8 bits, -127 to 127, with an `f32` scale for every 64 of them: 68 bytes for 256.
 ///
 /// What comes back is within 1/254 of the largest value of its block (see [`Int8::error_bound`]); 0 stays 0. A block that
 /// holds NaN or an infinity, or is too close to the ends of the range for a scale, is kept bit for bit.
@@ -22,7 +22,7 @@ pub const BLOCK: usize = 64;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Int8;
 
-/// Integers of 4 bits, -7 to 7, two in a byte, with an `f32` scale for every 64 of them: 9 bytes for 64.
+/// Integers of 4 bits, -7 to 7, two in a byte, with an `f32` scale for every 64 of them: 36 bytes for 256.
 ///
 /// What comes back is within 1/14 of the largest value of its block (see [`Int4::error_bound`]); the rest as [`Int8`].
 ///
