@@ -7,6 +7,23 @@ use rekindle_plan::{Action, Boundary, Bytes, Name, Nanos};
 use crate::{Fault, Recovery, Transfer, Way};
 
 /// Every action of a run, in the order they ran.
+///
+/// ```
+/// use rekindle_plan::{Bytes, Nanos, Profile, Rule, Schedule, StageProfile};
+/// use rekindle_run::{Executor, Stores, counted::CountedEngine};
+///
+/// let stage = StageProfile { name: "only".into(), ..StageProfile::default() };
+/// let profile = Profile::new("one", "none", Bytes::new(10), vec![stage])?;
+/// let (schedule, _) = Schedule::judge(&profile, &Rule::StoreAll.actions(1)?)?;
+/// let mut engine = CountedEngine::new(profile);
+/// let mut executor = Executor::new(schedule, Stores::new()).traced();
+/// let input = engine.input();
+/// executor.forward(&mut engine, input)?;
+/// let trace = executor.trace().ok_or("not traced")?;
+/// assert_eq!(trace.events()[0].action.to_string(), "tape 1");
+/// assert_eq!((trace.waited(), trace.hidden()), (Nanos::ZERO, None)); // nothing was moved
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct Trace {
     origin: Instant,

@@ -10,7 +10,7 @@ use super::places::State;
 use super::{Executor, RunError};
 use crate::{Engine, StoreError};
 
-/// Something that went wrong in a store, without stopping the run.
+/// Something that went wrong in a store, without stopping the run. [`Recovery`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The boundary that was lost.
@@ -22,6 +22,37 @@ pub struct Fault {
 }
 
 /// How a boundary that a store has lost was had all the same.
+///
+/// ```
+/// use rekindle_plan::{Action, Boundary, Bytes, Profile, Schedule, StageProfile, Tier};
+/// use rekindle_run::counted::CountedEngine;
+/// use rekindle_run::{Executor, HostStore, Remedy, Store, Stores};
+///
+/// let stages = (0..2).map(|i| StageProfile {
+///     name: format!("layer.{i}"),
+///     output_bytes: Bytes::new(10),
+///     tape_bytes: Bytes::new(100),
+///     ..StageProfile::default()
+/// });
+/// let (name, capacity_bytes) = ("host".parse()?, Bytes::new(10));
+/// let tier = Tier { name, capacity_bytes, write_bytes_per_second: 1, read_bytes_per_second: 1 };
+/// let profile = Profile::new("mlp", "none", Bytes::new(10), stages.collect())?.with_places(vec![tier], vec![])?;
+/// let plan = "keep x0/forward 1/offload x0 host/drop x0/tape 2/backward 2/fetch x0 host/drop x0 host/tape 1/backward 1";
+/// let actions: Vec<Action> = plan.split('/').map(str::parse).collect::<Result<_, _>>()?;
+/// let (schedule, _) = Schedule::judge(&profile, &actions)?;
+///
+/// // The plan counts on 10 bytes, but the store has less.
+/// let store: Box<dyn Store> = Box::new(HostStore::new(Bytes::new(9)));
+/// let mut executor = Executor::new(schedule, Stores::from([("host".parse()?, store)]));
+/// let mut engine = CountedEngine::new(profile);
+/// let input = engine.input();
+/// drop(executor.forward(&mut engine, input)?);
+/// let gradient = engine.output_gradient();
+/// executor.backward(&mut engine, gradient)?;
+/// assert_eq!(executor.faults()[0].boundary, Boundary::new(0));
+/// assert_eq!(executor.recoveries()[0].remedy, Remedy::Kept); // there is nothing before x0
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovery {
     /// The boundary.
@@ -30,7 +61,7 @@ pub struct Recovery {
     pub remedy: Remedy,
 }
 
-/// A way to have a boundary that was lost.
+/// A way to have a boundary that was lost. [`Recovery`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Remedy {

@@ -31,6 +31,36 @@ pub use lossless::Zstd;
 pub use top_k::TopK;
 
 /// A way to write a tensor with fewer bytes.
+///
+/// ```
+/// use rekindle_run::codec::{Codec, CodecError};
+///
+/// /// For tensors that are all alike.
+/// #[derive(Debug)]
+/// struct First;
+///
+/// impl Codec for First {
+///     fn name(&self) -> &'static str {
+///         "first"
+///     }
+///     fn is_lossless(&self) -> bool {
+///         false
+///     }
+///     fn encoded_length(&self, length: usize) -> Option<usize> {
+///         Some(length.min(4))
+///     }
+///     fn encode(&self, bytes: &[u8], _: usize) -> Vec<u8> {
+///         bytes[..bytes.len().min(4)].to_vec()
+///     }
+///     fn decode(&self, encoded: &[u8], _: usize, length: usize) -> Result<Vec<u8>, CodecError> {
+///         Ok(encoded.iter().copied().cycle().take(length).collect())
+///     }
+/// }
+///
+/// let bytes: Vec<u8> = [1.5f32; 8].iter().flat_map(|x| x.to_ne_bytes()).collect();
+/// assert_eq!(First.decode(&First.encode(&bytes, 4), 4, 32)?, bytes);
+/// # Ok::<(), CodecError>(())
+/// ```
 pub trait Codec: fmt::Debug + Send + Sync {
     /// What it is called, in profiles, in plans and on the command line.
     fn name(&self) -> &'static str;
@@ -58,6 +88,13 @@ pub trait Codec: fmt::Debug + Send + Sync {
 }
 
 /// Encoded bytes that no encoder wrote.
+///
+/// ```
+/// use rekindle_run::codec::{Bf16, Codec};
+///
+/// let error = Bf16.decode(&[1, 2, 3], 4, 8).unwrap_err();
+/// assert_eq!(error.to_string(), "`bf16` found 3 bytes, expected 4");
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{codec}` found {found}, expected {expected}")]
 pub struct CodecError {

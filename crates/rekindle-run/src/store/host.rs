@@ -76,6 +76,20 @@ impl HostPool {
 ///
 /// A parcel is copied into a buffer of the store's pool, large ones by a thread of their own, and dropped. What is
 /// taken is a view of that buffer.
+///
+/// ```
+/// use rekindle_plan::{Boundary, Bytes};
+/// use rekindle_run::{HostStore, PackedTensor, Parcel, Store, StoreError};
+///
+/// let tensor = PackedTensor { dtype: "u8".into(), shape: vec![3], bytes: vec![1, 2, 3].into() };
+/// let parcel = Parcel { tensors: vec![tensor], structure: vec![] };
+/// let mut store = HostStore::new(Bytes::new(4));
+/// store.put(Boundary::new(1), parcel.clone())?;
+/// let refused = store.put(Boundary::new(2), parcel).unwrap_err();
+/// assert_eq!(refused.to_string(), "x2 needs 3 B, but only 1 B of 4 B are free; give the store more, or plan with less");
+/// assert_eq!(store.used(), Bytes::new(3));
+/// # Ok::<(), StoreError>(())
+/// ```
 #[derive(Debug)]
 pub struct HostStore {
     pool: HostPool,

@@ -8,7 +8,7 @@ use super::codec::{Codec, CodecError};
 use super::coded::{decode, encode};
 use super::{PackedTensor, Parcel, Store, StoreError};
 
-/// How fast boundaries go to a store and come back.
+/// How fast boundaries go to a store and come back: see [`measure_store`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreSpeed {
     /// On the way there.
@@ -25,7 +25,7 @@ impl StoreSpeed {
     }
 }
 
-/// How small a codec makes a sample, and how fast it is.
+/// How small a codec makes a sample, and how fast it is: see [`measure_codec`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodecSpeed {
     /// What 1,024 bytes become, rounded up.

@@ -12,7 +12,7 @@ use rekindle_plan::{Boundary, Bytes};
 
 use super::StoreError;
 
-/// Which way a boundary went.
+/// Which way a boundary went: see [`Transfer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Way {
     /// From the device to the store.
@@ -22,6 +22,20 @@ pub enum Way {
 }
 
 /// A transfer that ended.
+///
+/// ```
+/// use rekindle_plan::{Boundary, Bytes};
+/// use rekindle_run::{HostStore, PackedTensor, Parcel, Store, Way};
+///
+/// let mut store = HostStore::new(Bytes::mebibytes(1));
+/// let tensor = PackedTensor { dtype: "u8".into(), shape: vec![3], bytes: vec![1, 2, 3].into() };
+/// store.put(Boundary::new(3), Parcel { tensors: vec![tensor], structure: vec![] })?;
+/// store.wait(Boundary::new(3))?;
+/// let transfers = store.transfers();
+/// assert_eq!((transfers[0].way, transfers[0].bytes), (Way::Out, Bytes::new(3)));
+/// assert!(store.transfers().is_empty()); // told once
+/// # Ok::<(), rekindle_run::StoreError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// What was moved.

@@ -1,7 +1,9 @@
 //! Compression that gives every bit back.
 //!
-//! Before it is compressed, a tensor is shuffled: the first bytes of all elements, then the second ones, and so on. The
-//! signs and exponents of floats, which are much alike, then lie side by side.
+//! For Zstandard a tensor is shuffled first: the first bytes of all elements, then the second ones, and so on. The signs and
+//! exponents of floats, which are much alike, then lie side by side. LZ4 only finds repeats, and a shuffle takes zeros apart.
+
+use std::borrow::Cow;
 
 use super::{Codec, CodecError};
 use crate::PackedTensor;
@@ -58,25 +60,45 @@ impl Default for Zstd {
     }
 }
 
-/// All first bytes, all second bytes, and so on; what is less than an element stays at the end.
-fn shuffled(bytes: &[u8], width: usize) -> Vec<u8> {
-    let count = bytes.len().checked_div(width).unwrap_or(0);
-    let mut shuffled = Vec::with_capacity(bytes.len());
-    for plane in 0..width {
-        shuffled.extend(bytes[..count * width].chunks_exact(width).map(|element| element[plane]));
+/// All first bytes, all second bytes, and so on; what is less than an element stays at the end. Elements of other widths
+/// than floats have stay as they are.
+fn shuffled(bytes: &[u8], width: usize) -> Cow<'_, [u8]> {
+    match width {
+        2 => planes::<2>(bytes).into(),
+        4 => planes::<4>(bytes).into(),
+        8 => planes::<8>(bytes).into(),
+        _ => bytes.into(),
     }
-    shuffled.extend_from_slice(&bytes[count * width..]);
-    shuffled
 }
 
-fn restored(shuffled: &[u8], width: usize) -> Vec<u8> {
-    let count = shuffled.len().checked_div(width).unwrap_or(0);
-    let mut bytes = shuffled.to_vec();
-    for (plane, from) in shuffled[..count * width].chunks_exact(count.max(1)).enumerate() {
-        for (element, byte) in bytes.chunks_exact_mut(width.max(1)).zip(from) {
-            element[plane] = *byte;
-        }
+fn restored(shuffled: Vec<u8>, width: usize) -> Vec<u8> {
+    match width {
+        2 => elements::<2>(&shuffled),
+        4 => elements::<4>(&shuffled),
+        8 => elements::<8>(&shuffled),
+        _ => shuffled,
     }
+}
+
+fn planes<const WIDTH: usize>(bytes: &[u8]) -> Vec<u8> {
+    let (elements, rest) = bytes.as_chunks::<WIDTH>();
+    let mut planes = Vec::with_capacity(bytes.len());
+    for plane in 0..WIDTH {
+        planes.extend(elements.iter().map(|element| element[plane]));
+    }
+    planes.extend_from_slice(rest);
+    planes
+}
+
+fn elements<const WIDTH: usize>(planes: &[u8]) -> Vec<u8> {
+    let count = planes.len() / WIDTH;
+    let (planes, rest) = planes.split_at(count * WIDTH);
+    let planes: [&[u8]; WIDTH] = std::array::from_fn(|plane| &planes[plane * count..][..count]);
+    let mut bytes = vec![0; count * WIDTH];
+    for (index, element) in bytes.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
+        *element = planes.map(|plane| plane[index]);
+    }
+    bytes.extend_from_slice(rest);
     bytes
 }
 
@@ -107,7 +129,7 @@ fn decode(
             let mut bytes = vec![0; length];
             let expected = || format!("{length} bytes, compressed");
             match restore(rest, &mut bytes) {
-                Ok(found) if found == length => Ok(restored(&bytes, width)),
+                Ok(found) if found == length => Ok(restored(bytes, width)),
                 Ok(found) => Err(damaged(format!("{found} bytes, compressed"), expected())),
                 Err(words) => Err(damaged(words, expected())),
             }
@@ -134,12 +156,12 @@ impl Codec for Lz4 {
         None
     }
 
-    fn encode(&self, bytes: &[u8], width: usize) -> Vec<u8> {
-        encode(bytes, width, |bytes| Some(lz4_flex::block::compress(bytes)))
+    fn encode(&self, bytes: &[u8], _: usize) -> Vec<u8> {
+        encode(bytes, 1, |bytes| Some(lz4_flex::block::compress(bytes)))
     }
 
-    fn decode(&self, encoded: &[u8], width: usize, length: usize) -> Result<Vec<u8>, CodecError> {
-        decode(self.name(), encoded, width, length, |from, to| {
+    fn decode(&self, encoded: &[u8], _: usize, length: usize) -> Result<Vec<u8>, CodecError> {
+        decode(self.name(), encoded, 1, length, |from, to| {
             lz4_flex::block::decompress_into(from, to).map_err(|error| error.to_string())
         })
     }
@@ -182,7 +204,7 @@ mod tests {
     proptest! {
         #[test]
         fn shuffling_is_undone(bytes in proptest::collection::vec(any::<u8>(), 0..200), width in 0..9usize) {
-            prop_assert_eq!(restored(&shuffled(&bytes, width), width), bytes);
+            prop_assert_eq!(restored(shuffled(&bytes, width).into_owned(), width), bytes);
         }
     }
 }
