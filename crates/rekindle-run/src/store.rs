@@ -14,6 +14,7 @@ mod coded;
 #[cfg(unix)]
 mod disk;
 mod error;
+#[cfg(unix)]
 mod extents;
 mod host;
 mod parcel;

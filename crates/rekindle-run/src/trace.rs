@@ -138,3 +138,33 @@ impl Trace {
         }));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_nobody_waited_for_is_hidden() {
+        let mut trace = Trace::start();
+        assert_eq!(trace.hidden(), None);
+        let start = trace.origin + Duration::from_millis(1);
+        let end = start + Duration::from_millis(8);
+        let (boundary, bytes) = (Boundary::new(1), Bytes::new(5));
+        let place: Name = "disk".parse().unwrap();
+        trace.moved(&place, vec![Transfer { boundary, way: Way::Out, bytes, start, end }]);
+        assert_eq!((trace.hidden(), trace.transfer_time()), (Some(1.0), Nanos::new(8_000_000)));
+        assert_eq!(trace.transfers()[0].start, Nanos::new(1_000_000));
+        trace.push(Event {
+            action: Action::drop(boundary),
+            start: Nanos::ZERO,
+            end: Nanos::ZERO,
+            live_bytes: None,
+            peak_bytes: None,
+            waited: Nanos::new(2_000_000),
+            faults: vec![],
+            recoveries: vec![],
+        });
+        assert_eq!((trace.hidden(), trace.waited()), (Some(0.75), Nanos::new(2_000_000)));
+    }
+}

@@ -7,9 +7,10 @@ use rekindle_plan::{
     Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Rule, Schedule, Stage, StageProfile, TapeOption,
     Tier,
 };
+use rekindle_run::codec::Lz4;
 use rekindle_run::counted::{Allocation, CountedEngine, Ledger};
 use rekindle_run::{
-    Engine, Executor, HostStore, Measuring, PackedTensor, Parcel, RunError, Store, StoreError, Stores,
+    Coded, Engine, Executor, HostStore, Measuring, PackedTensor, Parcel, RunError, Store, StoreError, Stores,
     measure,
 };
 use std::collections::BTreeMap;
@@ -252,7 +253,11 @@ proptest! {
         rolls in proptest::collection::vec(0..1000u32, 1..60),
     ) {
         let file = file();
-        run_with(&profile, &random_plan(profile.stages().len() as u32, &rolls), Box::new(file.store()));
+        let store: Box<dyn Store> = match rolls[0] % 2 {
+            0 => Box::new(file.store()),
+            _ => Box::new(Coded::new(Lz4, file.store())),
+        };
+        run_with(&profile, &random_plan(profile.stages().len() as u32, &rolls), store);
         prop_assert_eq!(file.used(), Bytes::ZERO);
     }
 
