@@ -10,6 +10,8 @@ use rekindle_plan::solvers::{ParseSolverError, Solver};
 use crate::amount::{Budget, Fraction, Target};
 use crate::cut::Cut;
 use crate::failure::Failure;
+use crate::places::PlaceArguments;
+use crate::saving::SavingArguments;
 use crate::strategy::Strategy;
 
 /// Gradient checkpointing for Burn: train with a fraction of the activations, with identical gradients.
@@ -72,6 +74,8 @@ Examples:
   rekindle train --budget 64MiB --data book.txt --steps 500
   rekindle train --memory 1GiB --layers 24         weights, gradients and optimizer included
   rekindle train --budget 30% --cache plan.json    measure and plan once
+  rekindle train --budget 20% --disk 1GiB:/tmp     recompute or move, whichever is cheaper
+  rekindle train --steps 5000 --snapshots run1     and --resume after a crash
   rekindle train --strategy every-2 --json > summary.json")]
 pub(crate) struct TrainArguments {
     /// What the activations may take: 64MiB, 30% of what plain training takes, auto (what is free) or smallest
@@ -111,6 +115,10 @@ pub(crate) struct TrainArguments {
     /// How far each step goes
     #[arg(long, default_value_t = 1e-3, value_name = "RATE", allow_negative_numbers = true)]
     pub(crate) learning_rate: f64,
+    #[command(flatten)]
+    pub(crate) places: PlaceArguments,
+    #[command(flatten)]
+    pub(crate) saving: SavingArguments,
     /// Watch the run: loss, memory of each step, time left; q ends it after the step
     #[arg(long)]
     pub(crate) tui: bool,
@@ -138,6 +146,8 @@ pub(crate) struct VerifyArguments {
     /// What a plan leaves free of its budget, as a part of what it takes
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub(crate) margin: Fraction,
+    #[command(flatten)]
+    pub(crate) places: PlaceArguments,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
@@ -170,6 +180,8 @@ pub(crate) struct BenchArguments {
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
     #[command(flatten)]
+    pub(crate) places: PlaceArguments,
+    #[command(flatten)]
     pub(crate) size: Size,
     /// Print the result as JSON
     #[arg(long)]
@@ -201,6 +213,8 @@ pub(crate) struct ProfileArguments {
     /// How often each stage runs; the median counts
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "trace")]
     pub(crate) runs: u16,
+    #[command(flatten)]
+    pub(crate) places: PlaceArguments,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Write the profile to a file (rekindle.profile/1)
@@ -355,6 +369,8 @@ pub(crate) struct ReportArguments {
     /// What a plan leaves free of its budget, as a part of what it takes
     #[arg(long, value_name = "PERCENT", default_value = "2%", conflicts_with = "file")]
     pub(crate) margin: Fraction,
+    #[command(flatten)]
+    pub(crate) places: PlaceArguments,
     #[command(flatten)]
     pub(crate) size: Size,
     /// Where the page goes

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use burn::tensor::Device;
-use rekindle::{Bytes, Measuring, Nanos};
+use rekindle::{Bytes, Measuring, Nanos, Places};
 use serde::Serialize;
 
 use crate::arguments::BenchArguments;
@@ -11,6 +11,7 @@ use crate::corpus::Corpus;
 use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Measured, build, compare, measured, median, step};
+use crate::places::suffix;
 use crate::planning::{self, Planning};
 use crate::report;
 use crate::strategy::{Ready, Strategy};
@@ -38,6 +39,11 @@ struct Row {
     overhead: f64,
     /// Whether loss and all gradients have the same bytes as plain's.
     identical: bool,
+    /// The codecs of its plan that lose digits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lossy: Vec<String>,
+    /// The largest difference of a parameter's gradient from plain's, as a part of that gradient's length.
+    relative_error: f64,
     /// What the plan may take, for strategies with a budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     budget_bytes: Option<Bytes>,
@@ -55,6 +61,7 @@ struct Rounds {
     times: Vec<Nanos>,
     peaks: Vec<Bytes>,
     identical: bool,
+    error: f64,
 }
 
 /// Runs the command.
@@ -64,7 +71,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         true => report::show_json(&bench)?,
         false => show(&bench)?,
     }
-    match bench.rows.iter().find(|row| !row.identical) {
+    match bench.rows.iter().find(|row| !row.identical && row.lossy.is_empty()) {
         None => Ok(()),
         Some(row) => Err(Failure::failed(
             anyhow::anyhow!("the gradients of `{}` differ from plain training", row.strategy),
@@ -79,6 +86,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     let device = Device::flex().autodiff();
     let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
+    let places = arguments.places.open()?;
     let mut strategies = vec![Strategy::Plain];
     for strategy in &arguments.strategies {
         if !strategies.contains(strategy) {
@@ -89,11 +97,13 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     step(&model, &batch, &Ready::Plain, size.seed)?;
     let Measured { step: expected, peak, .. } = measured(&model, &batch, &Ready::Plain, size.seed)?;
     let start = Instant::now();
+    let nowhere = Places::new();
     let planning = Planning {
         margin: arguments.margin,
         plain: Some(peak),
         held: Bytes::ZERO,
         cache: None,
+        places: &nowhere,
         flag: "optimal-",
     };
     let measure = |cut: Cut, wanted: fn(&Strategy) -> bool| match strategies.iter().any(wanted) {
@@ -104,23 +114,33 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     let mut known = measure(Cut::Parts, |strategy| matches!(strategy, Strategy::Optimal(_)))?;
     let mut runs = Vec::with_capacity(strategies.len());
     for strategy in &strategies {
-        runs.push(planning::ready(*strategy, Cut::Parts.of(&model), &batch, &mut known, planning)?);
+        let mut add = |name: String, planning| {
+            let ready = planning::ready(*strategy, Cut::Parts.of(&model), &batch, &mut known, planning)?;
+            runs.push((name, ready));
+            Ok::<_, Failure>(())
+        };
+        add(strategy.to_string(), planning)?;
+        // Beside the plan that recomputes alone, to compare with.
+        if matches!(strategy, Strategy::Optimal(_)) && !places.is_empty() {
+            add(format!("{strategy}{}", suffix(&places)), Planning { places: &places, ..planning })?;
+        }
     }
     let planning_ns = start.elapsed().into();
-    for ready in &runs {
+    for (_, ready) in &runs {
         step(&model, &batch, ready, size.seed)?;
     }
-    let mut rounds: Vec<Rounds> = strategies.iter().map(|_| Rounds::default()).collect();
-    let bar = report::bar(u64::from(arguments.rounds) * strategies.len() as u64, "measuring");
+    let mut rounds: Vec<Rounds> = runs.iter().map(|_| Rounds::default()).collect();
+    let bar = report::bar(u64::from(arguments.rounds) * runs.len() as u64, "measuring");
     for round in 0..arguments.rounds {
         // In turns, so that a machine that slows down slows all of them down.
-        for ((strategy, ready), rounds) in strategies.iter().zip(&runs).zip(&mut rounds) {
-            bar.set_message(strategy.to_string());
+        for ((name, ready), rounds) in runs.iter().zip(&mut rounds) {
+            bar.set_message(name.clone());
             let Measured { step, peak, time } = measured(&model, &batch, ready, size.seed)?;
             rounds.times.push(time);
             rounds.peaks.push(peak);
-            let identical = compare(&model, &expected, &step).all_identical();
-            rounds.identical = identical && (round == 0 || rounds.identical);
+            let comparison = compare(&model, &expected, &step);
+            rounds.identical = comparison.all_identical() && (round == 0 || rounds.identical);
+            rounds.error = rounds.error.max(comparison.relative_error);
             bar.inc(1);
         }
     }
@@ -130,12 +150,14 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
         Ready::Rule(_) => blocks.as_ref().map(|known| &known.profile),
         _ => known.as_ref().map(|known| &known.profile),
     };
-    let rows = strategies.iter().zip(&runs).zip(rounds).map(|((strategy, ready), rounds)| {
+    let rows = runs.iter().zip(rounds).map(|((name, ready), rounds)| {
         let profile = profile_of(ready);
         let predicted = profile.and_then(|profile| ready.predicted(profile));
         let ratios = rounds.times.iter().zip(&plain).map(|(time, plain)| time.ratio(*plain));
         Row {
-            strategy: strategy.to_string(),
+            strategy: name.clone(),
+            lossy: ready.lossy_codecs(),
+            relative_error: rounds.error,
             peak_bytes: median(&rounds.peaks).unwrap_or_default(),
             step_ns: median(&rounds.times).unwrap_or_default(),
             overhead: median(&ratios.collect::<Vec<_>>()).unwrap_or(1.0) - 1.0,
@@ -169,7 +191,11 @@ fn show(bench: &Bench) -> Result<(), Failure> {
             }),
             row.step_ns.to_string(),
             report::signed_percent(row.overhead),
-            if row.identical { "identical" } else { "DIFFERENT" }.to_owned(),
+            match (row.identical, row.lossy.is_empty()) {
+                (true, _) => "identical".to_owned(),
+                (false, true) => "DIFFERENT".to_owned(),
+                (false, false) => format!("off by {:.2}%", row.relative_error * 100.0),
+            },
         ]
     });
     let header = ["strategy", "budget", "peak", "of plain", "off by", "step", "overhead", "gradients"];

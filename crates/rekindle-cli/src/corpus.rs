@@ -34,6 +34,22 @@ impl Corpus {
         Ok(Self { bytes, random: fastrand::Rng::with_seed(seed) })
     }
 
+    /// How far the batches are: a number that [`Corpus::at`] goes on from.
+    pub(crate) fn position(&self) -> u64 {
+        self.random.get_seed()
+    }
+
+    /// The same text, from a position on.
+    pub(crate) fn at(mut self, position: u64) -> Self {
+        self.random = fastrand::Rng::with_seed(position);
+        self
+    }
+
+    /// A number that tells texts apart.
+    pub(crate) fn checksum(&self) -> String {
+        format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&self.bytes))
+    }
+
     /// The next batch.
     pub(crate) fn batch(&mut self, size: &Size, device: &Device) -> GptBatch {
         let mut tokens = Vec::with_capacity(size.batch * size.sequence);

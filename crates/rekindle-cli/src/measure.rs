@@ -130,6 +130,8 @@ pub(crate) struct Comparison {
     pub(crate) loss_identical: bool,
     /// The largest difference of two elements.
     pub(crate) largest_difference: f64,
+    /// The largest, over the parameters, of the difference's length over the gradient's.
+    pub(crate) relative_error: f64,
 }
 
 impl Comparison {
@@ -154,14 +156,18 @@ pub(crate) fn compare(model: &Gpt, expected: &Step, found: &Step) -> Comparison 
             self.result.tensors += 1;
             let (Some(expected), Some(found)) = pair else {
                 self.result.largest_difference = f64::INFINITY;
+                self.result.relative_error = f64::INFINITY;
                 return;
             };
             if same_bytes(&expected, &found) {
                 self.result.identical += 1;
             } else {
-                let difference = (expected - found).abs().max().into_scalar::<f32>();
-                let largest = self.result.largest_difference.max(f64::from(difference));
-                self.result.largest_difference = largest;
+                let length = |x: Tensor<D>| f64::from((x.clone() * x).sum().into_scalar::<f32>()).sqrt();
+                let difference = expected.clone() - found;
+                let error = length(difference.clone()) / length(expected).max(f64::MIN_POSITIVE);
+                let largest = f64::from(difference.abs().max().into_scalar::<f32>());
+                self.result.largest_difference = self.result.largest_difference.max(largest);
+                self.result.relative_error = self.result.relative_error.max(error);
             }
         }
     }

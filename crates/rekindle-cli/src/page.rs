@@ -45,8 +45,15 @@ fn of_a_run(arguments: &ReportArguments) -> Result<(), Failure> {
     let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let strategy = arguments.budget.map_or(Strategy::QUARTER, Strategy::Optimal);
-    let planning =
-        Planning { margin: arguments.margin, plain: None, held: Bytes::ZERO, cache: None, flag: "--budget " };
+    let places = arguments.places.open()?;
+    let planning = Planning {
+        margin: arguments.margin,
+        plain: None,
+        held: Bytes::ZERO,
+        cache: None,
+        places: &places,
+        flag: "--budget ",
+    };
     let ready = planning::ready(strategy, arguments.cut.of(&model), &batch, &mut None, planning)?;
     let Ready::Planned(planned, _) = &ready else { return Ok(()) };
     let waiting = report::spinner("taking a step");

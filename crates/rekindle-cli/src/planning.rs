@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Instant;
 
-use rekindle::{Bytes, Measuring, Nanos, Planned, Planner, Profile, Staged};
+use rekindle::{Bytes, Measuring, Nanos, Places, Planned, Planner, Profile, Staged};
 use rekindle_models::{Gpt, GptBatch};
 
 use crate::amount::Fraction;
@@ -50,6 +50,8 @@ pub(crate) struct Planning<'a> {
     pub(crate) held: Bytes,
     /// Where plans are kept.
     pub(crate) cache: Option<&'a Path>,
+    /// Where a plan may put boundaries.
+    pub(crate) places: &'a Places,
     /// What a budget is written after, for hints.
     pub(crate) flag: &'static str,
 }
@@ -70,9 +72,12 @@ pub(crate) fn ready(
     };
     let budget = target.budget(planning.plain).map_err(refused)?.holding(planning.held);
     let bar = report::spinner("measuring the stages");
-    let mut planner = Planner::new(budget).margin(planning.margin.0).progress(|stage, name| {
-        bar.set_message(format!("measuring stage {stage} ({name})"));
-    });
+    let mut planner = Planner::new(budget)
+        .margin(planning.margin.0)
+        .places(planning.places.clone())
+        .progress(|stage, name| {
+            bar.set_message(format!("measuring stage {stage} ({name})"));
+        });
     if let Some(known) = known {
         planner = planner.profile(known.profile.clone(), known.noise);
     }
@@ -105,6 +110,7 @@ pub(crate) fn from_file(
     profile: Option<&Path>,
     model: &Gpt,
     batch: &GptBatch,
+    places: &Places,
 ) -> Result<Ready, Failure> {
     let describe = |cut: Cut| {
         let (region, input) = cut.of(model).stages(batch);
@@ -127,14 +133,14 @@ pub(crate) fn from_file(
             let error = rekindle::Error::OtherModel { difference: Box::new(difference) };
             return Err(refused(error));
         }
-        return Ok(Ready::Planned(planned, cut));
+        return Ok(Ready::Planned(planned.with_places(places.clone()), cut));
     };
     let (profile, plan) = (crate::files::profile(profile)?, crate::files::plan(path)?);
     let cut = cut_of(profile.stages().len());
     let description = describe(cut);
     check_profile(&profile, &description.device, cut.of(model), batch)?;
     let planned = Planned::new(description, profile, plan, 0.0).map_err(refused)?;
-    Ok(Ready::Planned(planned, cut))
+    Ok(Ready::Planned(planned.with_places(places.clone()), cut))
 }
 
 /// Refuses a profile whose stages are not those of the model, as far as sizes tell.
@@ -190,6 +196,8 @@ pub(crate) fn refused(error: rekindle::Error) -> Failure {
         rekindle::Error::OtherModel { .. } => {
             "remove the file, or name another with --cache or --plan".to_owned()
         }
+        rekindle::Error::HostIsDevice { .. } => "leave --host out".to_owned(),
+        rekindle::Error::Place { .. } => "give --disk a directory with more room, or less of it".to_owned(),
         rekindle::Error::NothingKnownFree => "give --budget in bytes, such as --budget 64MiB".to_owned(),
         rekindle::Error::PlanFile { .. } => "check the file, or remove it to have it made anew".to_owned(),
         _ => "`rekindle train --help` shows what can be asked for".to_owned(),

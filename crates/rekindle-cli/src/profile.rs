@@ -19,6 +19,11 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
         true => traced(arguments)?,
         false => measured(arguments)?,
     };
+    let places = arguments.places.open()?;
+    let profile = match places.is_empty() {
+        true => profile,
+        false => places.measure(profile).map_err(planning::refused)?,
+    };
     if let Some(path) = &arguments.output {
         files::write(path, &format!("{}\n", profile.to_json()))?;
         eprintln!("wrote {}", path.display());

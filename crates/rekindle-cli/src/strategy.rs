@@ -81,6 +81,14 @@ impl Ready {
         }
     }
 
+    /// The codecs of its plan that lose digits.
+    pub(crate) fn lossy_codecs(&self) -> Vec<String> {
+        match self {
+            Self::Planned(planned, _) => planned.lossy_codecs().iter().map(ToString::to_string).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// What it may take, if it has a budget.
     pub(crate) fn budget_bytes(&self) -> Option<Bytes> {
         match self {

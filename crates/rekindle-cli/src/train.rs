@@ -17,6 +17,7 @@ use crate::measure::{Comparison, build, compare, measured, median, step};
 use crate::planning::{self, Known, Planning};
 use crate::progress::{self, Progress};
 use crate::report;
+use crate::saving::{Identity, Saving};
 use crate::strategy::{Ready, Strategy};
 use crate::totals::{Totals, held_by_training, parameter_bytes};
 use crate::view::Limit;
@@ -69,6 +70,17 @@ fn asked_for_nothing(arguments: &TrainArguments) -> bool {
     arguments.budget.is_none() && arguments.memory.is_none() && arguments.strategy.is_none()
 }
 
+/// What must be the same for a run to go on from a snapshot.
+fn identity(arguments: &TrainArguments, corpus: &Corpus) -> Identity {
+    let size = &arguments.size;
+    vec![
+        ("model", size.describe()),
+        ("seed", size.seed.to_string()),
+        ("learning rate", arguments.learning_rate.to_string()),
+        ("text", corpus.checksum()),
+    ]
+}
+
 /// Runs the command.
 pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     progress::check(arguments)?;
@@ -82,6 +94,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             "0.001 is a good start",
         ));
     }
+    let places = arguments.places.open()?;
     let mut corpus = Corpus::open(arguments.data.as_deref(), size.sequence, size.seed)?;
     let device = Device::flex().autodiff();
     let empty = memory::live().unwrap_or_default();
@@ -89,9 +102,22 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     let mut optimizer = AdamConfig::new().init();
 
     let sample = corpus.clone().batch(size, &device);
+    let mut saving = Saving::open(&arguments.saving, identity(arguments, &corpus))?;
+    let mut first = 0;
+    if let (Some(saving), true) = (&mut saving, arguments.saving.resume) {
+        let resumed = saving.resume(model, optimizer, corpus)?;
+        (first, model, optimizer, corpus) = (resumed.steps, resumed.model, resumed.optimizer, resumed.corpus);
+        if first >= arguments.steps {
+            return Err(Failure::request(
+                anyhow::anyhow!("the run is through: {first} of {} steps are done", arguments.steps),
+                format!("give more --steps than {first}"),
+            ));
+        }
+        eprintln!("going on after step {first}");
+    }
     let mut known = None;
     let ready = match &arguments.plan {
-        Some(path) => planning::from_file(path, arguments.profile.as_deref(), &model, &sample)?,
+        Some(path) => planning::from_file(path, arguments.profile.as_deref(), &model, &sample, &places)?,
         None => {
             let held = match arguments.memory {
                 Some(target) => held_by_training(target, &model, &sample, size.seed, empty)?,
@@ -99,7 +125,8 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             };
             let cache = arguments.cache.as_deref();
             let flag = if arguments.memory.is_some() { "--memory " } else { "--budget " };
-            let planning = Planning { margin: arguments.margin, plain: None, held, cache, flag };
+            let planning =
+                Planning { margin: arguments.margin, plain: None, held, cache, places: &places, flag };
             let cut = arguments.cut.of(&model);
             match planning::ready(strategy, cut, &sample, &mut known, planning) {
                 // Nobody asked for a quarter: a model that is too small for it takes what it needs.
@@ -143,7 +170,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     let start = Instant::now();
     let mut losses = Vec::with_capacity(arguments.steps as usize);
     memory::reset_peak();
-    for number in 0..arguments.steps {
+    for number in first..arguments.steps {
         progress.begin();
         let batch = corpus.batch(size, &device);
         // A seed for each step: dropout must not repeat itself, and a run must be repeatable.
@@ -160,6 +187,10 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         losses.push(loss);
         let go_on = progress.ran(loss);
         model = optimizer.step(rate, model, done.gradients);
+        let last = !go_on || number + 1 == arguments.steps;
+        if let Some(saving) = saving.as_mut().filter(|saving| saving.is_due(number + 1, last)) {
+            saving.write(number + 1, &model, &optimizer, &corpus)?;
+        }
         if !go_on {
             break;
         }
@@ -168,8 +199,8 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     progress.end(false);
     let seconds = start.elapsed().as_secs_f64();
     let steps = losses.len() as u32;
-    if steps < arguments.steps {
-        eprintln!("ended after {steps} of {} steps", arguments.steps);
+    if first + steps < arguments.steps {
+        eprintln!("ended after {} of {} steps", first + steps, arguments.steps);
     }
     let tokens = f64::from(steps) * (size.batch * size.sequence) as f64;
     let training_peak = training_peak.saturating_sub(empty);

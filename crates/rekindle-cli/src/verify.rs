@@ -9,6 +9,7 @@ use crate::corpus::Corpus;
 use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Comparison, build, compare, step};
+use crate::places::suffix;
 use crate::planning::{self, Planning};
 use crate::report;
 use crate::strategy::Ready;
@@ -18,6 +19,9 @@ struct Verdict {
     model: String,
     strategy: String,
     seed: u64,
+    /// The codecs of its plan that lose digits.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lossy: Vec<String>,
     #[serde(flatten)]
     comparison: Comparison,
 }
@@ -32,7 +36,9 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let bar = report::bar(2, "verifying");
     let expected = step(&model, &batch, &Ready::Plain, size.seed)?;
     bar.inc(1);
+    let places = arguments.places.open()?;
     let planning = Planning {
+        places: &places,
         margin: arguments.margin,
         plain: None,
         held: Bytes::ZERO,
@@ -44,15 +50,17 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     bar.finish_and_clear();
     let verdict = Verdict {
         model: size.describe(),
-        strategy: arguments.strategy.to_string(),
+        strategy: format!("{}{}", arguments.strategy, suffix(&places)),
         seed: size.seed,
+        lossy: ready.lossy_codecs(),
         comparison: compare(&model, &expected, &found),
     };
     match arguments.json {
         true => report::show_json(&verdict)?,
         false => show(&verdict)?,
     }
-    match verdict.comparison.all_identical() {
+    // Digits that somebody chose to lose are reported, and no failure.
+    match verdict.comparison.all_identical() || !verdict.lossy.is_empty() {
         true => Ok(()),
         false => Err(Failure::failed(
             anyhow::anyhow!(
@@ -72,10 +80,15 @@ fn show(verdict: &Verdict) -> Result<(), Failure> {
         true => "identical",
         false => "different",
     };
-    let rows = [
+    let mut rows = vec![
         ["strategy".to_owned(), verdict.strategy.clone()],
         ["gradients with the same bytes".to_owned(), report::yes_or(identical, tensors)],
         ["loss".to_owned(), loss.to_owned()],
     ];
+    if !verdict.lossy.is_empty() {
+        rows.push(["codecs that lose digits".to_owned(), verdict.lossy.join(", ")]);
+        let error = format!("{:.3}%", verdict.comparison.relative_error * 100.0);
+        rows.push(["a gradient's largest relative error".to_owned(), error]);
+    }
     report::show(&report::table([verdict.model.as_str(), ""], rows))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{Action, Illegal, Profile, Simulation, simulate};
+use crate::{Action, Illegal, Profile, Simulation, Stage, simulate};
 
 /// A legal list of actions for a chain of stages.
 ///
@@ -10,7 +10,7 @@ use crate::{Action, Illegal, Profile, Simulation, simulate};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     actions: Arc<[Action]>,
-    stages: usize,
+    pinned: Arc<[bool]>,
     turn: usize,
 }
 
@@ -21,8 +21,8 @@ impl Schedule {
     /// With the first action that cannot run, and why.
     pub fn judge(profile: &Profile, actions: &[Action]) -> Result<(Self, Simulation), Illegal> {
         let simulation = simulate(profile, actions)?;
-        let schedule =
-            Self { actions: actions.into(), stages: profile.stages().len(), turn: simulation.turn };
+        let pinned = profile.stages().iter().map(|stage| stage.pinned).collect();
+        let schedule = Self { actions: actions.into(), pinned, turn: simulation.turn };
         Ok((schedule, simulation))
     }
 
@@ -43,6 +43,11 @@ impl Schedule {
 
     /// How many stages the chain has.
     pub fn stages(&self) -> usize {
-        self.stages
+        self.pinned.len()
+    }
+
+    /// Whether a stage must run once only; one that the chain does not have must not run at all.
+    pub fn is_pinned(&self, stage: Stage) -> bool {
+        self.pinned.get(stage.index()).copied().unwrap_or(true)
     }
 }

@@ -2,70 +2,83 @@
 //!
 //! It does with memory exactly what a profile says a framework does, so the executor's real peak can be held against
 //! the simulator's, byte for byte, for every plan there is.
+//!
+//! Its tensors have no elements, but boundaries and gradients have a value that depends on everything they were made
+//! from. Two runs that end with the same value went the same way, whatever was stored or lost in between.
 
-use std::cell::Cell;
-use std::rc::Rc;
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rekindle_plan::{Boundary, Bytes, Name, Profile, Stage, StageProfile};
+use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{Engine, Measurable, PackedTensor, Parcel};
+use crate::{Engine, Measurable, PackedTensor, Parcel, Payload};
 
 /// What is allocated now, and the most that was since the last [`Ledger::reset_peak`].
+///
+/// ```
+/// use rekindle_plan::Bytes;
+/// use rekindle_run::counted::Ledger;
+///
+/// let ledger = Ledger::default();
+/// drop(ledger.allocate(Bytes::new(8)));
+/// assert_eq!((ledger.live(), ledger.peak()), (Bytes::ZERO, Bytes::new(8)));
+/// ```
 #[derive(Clone, Debug, Default)]
-pub struct Ledger(Rc<LedgerState>);
+pub struct Ledger(Arc<LedgerState>);
 
 #[derive(Debug, Default)]
 struct LedgerState {
-    live: Cell<u64>,
-    peak: Cell<u64>,
+    live: AtomicU64,
+    peak: AtomicU64,
     /// The peak since the last lap.
-    lap: Cell<u64>,
+    lap: AtomicU64,
 }
 
 impl Ledger {
     /// What is allocated now.
     pub fn live(&self) -> Bytes {
-        Bytes::new(self.0.live.get())
+        Bytes::new(self.0.live.load(Ordering::SeqCst))
     }
 
     /// The most that was allocated at once.
     pub fn peak(&self) -> Bytes {
-        Bytes::new(self.0.peak.get())
+        Bytes::new(self.0.peak.load(Ordering::SeqCst))
     }
 
     /// Starts to look for the peak anew.
     pub fn reset_peak(&self) {
-        self.0.peak.set(self.0.live.get());
+        self.0.peak.store(self.live().get(), Ordering::SeqCst);
     }
 
     /// The most that was allocated at once since this was last asked.
     pub fn lap(&self) -> Bytes {
-        Bytes::new(self.0.lap.replace(self.0.live.get()))
+        Bytes::new(self.0.lap.swap(self.live().get(), Ordering::SeqCst))
     }
 
     /// Allocates; the memory is free when the last handle is gone.
     pub fn allocate(&self, bytes: Bytes) -> Allocation {
-        let live = self.0.live.get() + bytes.get();
-        self.0.live.set(live);
-        self.0.peak.set(self.0.peak.get().max(live));
-        self.0.lap.set(self.0.lap.get().max(live));
-        Allocation(Rc::new(Counted { ledger: self.0.clone(), bytes }))
+        let live = self.0.live.fetch_add(bytes.get(), Ordering::SeqCst) + bytes.get();
+        self.0.peak.fetch_max(live, Ordering::SeqCst);
+        self.0.lap.fetch_max(live, Ordering::SeqCst);
+        Allocation(Arc::new(Counted { ledger: self.0.clone(), bytes }))
     }
 }
 
 /// A piece of counted memory.
 #[derive(Clone, Debug)]
-pub struct Allocation(Rc<Counted>);
+pub struct Allocation(Arc<Counted>);
 
 #[derive(Debug)]
 struct Counted {
-    ledger: Rc<LedgerState>,
+    ledger: Arc<LedgerState>,
     bytes: Bytes,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.ledger.live.set(self.ledger.live.get() - self.bytes.get());
+        self.ledger.live.fetch_sub(self.bytes.get(), Ordering::SeqCst);
     }
 }
 
@@ -80,13 +93,22 @@ impl Allocation {
 #[derive(Clone, Debug)]
 pub struct CountedBoundary {
     boundary: Boundary,
+    value: u64,
     memory: Allocation,
+}
+
+impl CountedBoundary {
+    /// What it was made from, as a number.
+    pub fn value(&self) -> u64 {
+        self.value
+    }
 }
 
 /// A tape: its own bytes, and handles to the stage's input and output.
 #[derive(Debug)]
 pub struct CountedTape {
     stage: Stage,
+    value: u64,
     _own: Allocation,
     _input: Allocation,
     _output: Allocation,
@@ -96,7 +118,38 @@ pub struct CountedTape {
 #[derive(Debug)]
 pub struct CountedGradient {
     boundary: Boundary,
+    value: u64,
     memory: Allocation,
+}
+
+impl CountedGradient {
+    /// What it was made from, as a number.
+    pub fn value(&self) -> u64 {
+        self.value
+    }
+}
+
+/// The memory of a boundary as a parcel shares it.
+struct Exported {
+    bytes: Vec<u8>,
+    _memory: Allocation,
+}
+
+impl AsRef<[u8]> for Exported {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// A value that depends on both.
+fn mixed(one: u64, other: u64) -> u64 {
+    let [one, other] = [one, other].map(u64::to_le_bytes);
+    xxh3_64([one, other].as_flattened())
+}
+
+/// The elements that a boundary of this value would have.
+fn elements(value: u64, count: usize) -> impl Iterator<Item = u8> {
+    value.to_le_bytes().into_iter().cycle().take(count)
 }
 
 /// The executor handed the engine the wrong thing.
@@ -116,13 +169,14 @@ pub struct CountedError {
 pub struct CountedEngine {
     profile: Profile,
     ledger: Ledger,
-    forwards: u64,
+    forwards: Vec<u64>,
 }
 
 impl CountedEngine {
     /// An engine whose stages take what `profile` says.
     pub fn new(profile: Profile) -> Self {
-        Self { profile, ledger: Ledger::default(), forwards: 0 }
+        let forwards = vec![0; profile.stages().len()];
+        Self { profile, ledger: Ledger::default(), forwards }
     }
 
     /// Its memory.
@@ -132,28 +186,39 @@ impl CountedEngine {
 
     /// How many stage forwards it ran.
     pub fn forwards(&self) -> u64 {
-        self.forwards
+        self.forwards.iter().sum()
+    }
+
+    /// How often it ran the forward of a stage.
+    pub fn forwards_of(&self, stage: Stage) -> u64 {
+        self.forwards.get(stage.index()).copied().unwrap_or_default()
     }
 
     /// The region's input.
     pub fn input(&self) -> CountedBoundary {
-        self.make(Boundary::new(0))
+        self.make(Boundary::new(0), 1)
     }
 
     /// The gradient of the region's output.
     pub fn output_gradient(&self) -> CountedGradient {
         let last = u32::try_from(self.profile.stages().len()).unwrap_or(u32::MAX);
-        self.make_gradient(Boundary::new(last))
+        self.make_gradient(Boundary::new(last), 2)
     }
 
-    fn make(&self, boundary: Boundary) -> CountedBoundary {
+    fn make(&self, boundary: Boundary, value: u64) -> CountedBoundary {
         let bytes = self.profile.boundary_bytes(boundary).unwrap_or_default();
-        CountedBoundary { boundary, memory: self.ledger.allocate(bytes) }
+        CountedBoundary { boundary, value, memory: self.ledger.allocate(bytes) }
     }
 
-    fn make_gradient(&self, boundary: Boundary) -> CountedGradient {
+    fn make_gradient(&self, boundary: Boundary, value: u64) -> CountedGradient {
         let bytes = self.profile.gradient_bytes(boundary).unwrap_or_default();
-        CountedGradient { boundary, memory: self.ledger.allocate(bytes) }
+        CountedGradient { boundary, value, memory: self.ledger.allocate(bytes) }
+    }
+
+    fn count_forward(&mut self, stage: Stage) {
+        if let Some(count) = self.forwards.get_mut(stage.index()) {
+            *count += 1;
+        }
     }
 
     fn stage(&self, stage: Stage) -> Result<&StageProfile, CountedError> {
@@ -186,8 +251,8 @@ impl Engine for CountedEngine {
     fn forward(&mut self, stage: Stage, input: CountedBoundary) -> Result<CountedBoundary, CountedError> {
         expect("forward", stage, input.boundary, stage.input())?;
         let extra = self.stage(stage)?.forward_extra_bytes;
-        self.forwards += 1;
-        let output = self.make(stage.output());
+        self.count_forward(stage);
+        let output = self.make(stage.output(), mixed(input.value, u64::from(stage.number())));
         drop(self.ledger.allocate(extra));
         Ok(output)
     }
@@ -213,10 +278,11 @@ impl Engine for CountedEngine {
             }
         };
         let (own, extra) = (bytes.saturating_sub(profile.output_bytes), profile.forward_extra_bytes);
-        self.forwards += 1;
-        let output = self.make(stage.output());
+        self.count_forward(stage);
+        let output = self.make(stage.output(), mixed(input.value, u64::from(stage.number())));
         let tape = CountedTape {
             stage,
+            value: mixed(input.value, output.value),
             _own: self.ledger.allocate(own),
             _input: input.memory,
             _output: output.memory.clone(),
@@ -235,8 +301,9 @@ impl Engine for CountedEngine {
         expect("backward", stage, gradient.boundary, stage.output())?;
         let extra = self.stage(stage)?.backward_workspace();
         drop(self.ledger.allocate(extra));
+        let value = mixed(tape.value, gradient.value);
         drop((tape, gradient.memory));
-        Ok(self.make_gradient(stage.input()))
+        Ok(self.make_gradient(stage.input(), value))
     }
 
     fn boundary_bytes(&self, boundary: &CountedBoundary) -> Bytes {
@@ -244,25 +311,39 @@ impl Engine for CountedEngine {
     }
 
     fn export(&mut self, boundary: &CountedBoundary) -> Result<Parcel, CountedError> {
-        let bytes = usize::try_from(boundary.memory.bytes().get()).unwrap_or(usize::MAX);
+        let count = usize::try_from(boundary.memory.bytes().get()).unwrap_or(usize::MAX);
+        let bytes = elements(boundary.value, count).collect();
         Ok(Parcel {
             tensors: vec![PackedTensor {
                 dtype: "u8".to_owned(),
-                shape: vec![bytes],
-                bytes: vec![0; bytes].into(),
+                shape: vec![count],
+                // A handle: whoever keeps the parcel keeps the device's memory.
+                bytes: Payload::shared(Exported { bytes, _memory: boundary.memory.clone() }),
             }],
-            structure: vec![u64::from(boundary.boundary.number())],
+            structure: vec![u64::from(boundary.boundary.number()), boundary.value],
         })
     }
 
-    fn import(&mut self, parcel: &Parcel) -> Result<CountedBoundary, CountedError> {
+    fn import(&mut self, parcel: Parcel) -> Result<CountedBoundary, CountedError> {
         let number = parcel.structure.first().and_then(|number| u32::try_from(*number).ok());
-        let number = number.ok_or_else(|| CountedError {
-            doing: "import".to_owned(),
-            found: format!("{:?}", parcel.structure),
-            expected: "the number of a boundary".to_owned(),
-        })?;
-        Ok(self.make(Boundary::new(number)))
+        let (Some(number), Some(value), Some(tensor)) =
+            (number, parcel.structure.get(1), parcel.tensors.first())
+        else {
+            return Err(CountedError {
+                doing: "import".to_owned(),
+                found: format!("{:?}", parcel.structure),
+                expected: "the number and the value of a boundary, and one tensor".to_owned(),
+            });
+        };
+        // Other elements are another value, so that damage nobody found is seen in the gradient.
+        let bytes = tensor.bytes.as_slice();
+        let same = elements(*value, bytes.len()).eq(bytes.iter().copied());
+        let value = if same { *value } else { xxh3_64(bytes) };
+        Ok(self.make(Boundary::new(number), value))
+    }
+
+    fn set_aside(&mut self, bytes: Bytes) -> Option<Box<dyn Any + Send>> {
+        Some(Box::new(self.ledger.allocate(bytes)))
     }
 
     fn live_bytes(&self) -> Option<Bytes> {
@@ -299,7 +380,7 @@ impl Measurable for CountedEngine {
     }
 
     fn some_gradient(&mut self, output: &CountedBoundary) -> Result<CountedGradient, CountedError> {
-        Ok(self.make_gradient(output.boundary))
+        Ok(self.make_gradient(output.boundary, 2))
     }
 
     fn forget_gradients(&mut self) {}

@@ -1,5 +1,7 @@
 //! The small trait between the executor and a framework.
 
+use std::any::Any;
+
 use rekindle_plan::{Bytes, Name, Stage};
 
 use crate::Parcel;
@@ -50,7 +52,10 @@ pub trait Engine {
     /// The size of a boundary.
     fn boundary_bytes(&self, boundary: &Self::Boundary) -> Bytes;
 
-    /// Hands a boundary out as bytes of its own.
+    /// Hands a boundary out as bytes: its own, or a handle to the device's memory ([`Payload::shared`]) that a store
+    /// reads on a thread of its own and then drops. Nothing may write to that memory while the handle lives.
+    ///
+    /// [`Payload::shared`]: crate::Payload::shared
     ///
     /// # Errors
     /// When its tensors cannot be read.
@@ -60,7 +65,15 @@ pub trait Engine {
     ///
     /// # Errors
     /// When the parcel does not hold what was exported.
-    fn import(&mut self, parcel: &Parcel) -> Result<Self::Boundary, Self::Error>;
+    fn import(&mut self, parcel: Parcel) -> Result<Self::Boundary, Self::Error>;
+
+    /// Sets memory of the device aside for a boundary that is on its way back, where the engine can. It is dropped right
+    /// before the boundary is imported. The simulator counts a boundary from its `fetch` on; an engine that cannot do
+    /// this takes the memory later.
+    fn set_aside(&mut self, bytes: Bytes) -> Option<Box<dyn Any + Send>> {
+        let _ = bytes;
+        None
+    }
 
     /// The bytes alive on the device now, where the engine can tell.
     fn live_bytes(&self) -> Option<Bytes> {

@@ -1,8 +1,18 @@
 //! Runs a schedule on an engine.
 
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use rekindle_plan::{Action, Boundary, Name, Schedule, Stage};
 
-use crate::{Engine, StoreError, Stores, Trace};
+use crate::{Engine, Event, StoreError, Stores, Trace};
+
+mod places;
+mod recovery;
+
+use places::StoredCopy;
+pub use recovery::{Fault, Recovery, Remedy};
 
 /// One step of a region: the forward half, a pause while the rest of the model runs, the backward half.
 ///
@@ -16,12 +26,44 @@ pub struct Executor<E: Engine> {
     boundaries: Vec<Option<Held<E::Boundary>>>,
     tapes: Vec<Option<Taped<E>>>,
     stores: Stores,
+    copies: BTreeMap<Boundary, Vec<StoredCopy>>,
+    faults: Vec<Fault>,
+    recoveries: Vec<Recovery>,
+    /// With the stores, since the action began.
+    waited: Duration,
+    /// The action that runs.
+    at: usize,
     trace: Option<Trace>,
 }
 
 struct Held<B> {
-    value: B,
+    value: Value<B>,
     kept: bool,
+    /// The plan has dropped it, but its copy was lost and nothing else could bring it back.
+    stranded: bool,
+}
+
+enum Value<B> {
+    Here(B),
+    /// Asked for, and imported by whoever reads it first.
+    Coming {
+        place: Name,
+        /// The memory it will take.
+        room: Option<Box<dyn Any + Send>>,
+    },
+}
+
+impl<B> Held<B> {
+    fn here(value: B) -> Self {
+        Self { value: Value::Here(value), kept: false, stranded: false }
+    }
+
+    fn value(&self) -> Option<&B> {
+        match &self.value {
+            Value::Here(value) => Some(value),
+            Value::Coming { .. } => None,
+        }
+    }
 }
 
 struct Taped<E: Engine> {
@@ -50,6 +92,16 @@ pub enum RunError<E: std::error::Error + 'static> {
         /// What it was told to do.
         action: Action,
         /// What it said.
+        source: StoreError,
+    },
+    /// A boundary is lost, and nothing it could be computed from is there.
+    #[error("`{action}` needs {boundary}, which is lost and cannot be computed again: {source}")]
+    Lost {
+        /// What was to be done.
+        action: Action,
+        /// The boundary.
+        boundary: Boundary,
+        /// What happened to it.
         source: StoreError,
     },
     /// The plan uses a place that this run does not have.
@@ -100,6 +152,11 @@ impl<E: Engine> Executor<E> {
             boundaries: (0..=stages).map(|_| None).collect(),
             tapes: (0..stages).map(|_| None).collect(),
             stores,
+            copies: BTreeMap::new(),
+            faults: Vec::new(),
+            recoveries: Vec::new(),
+            waited: Duration::ZERO,
+            at: 0,
             trace: None,
         }
     }
@@ -116,12 +173,27 @@ impl<E: Engine> Executor<E> {
         self.trace.as_ref()
     }
 
-    /// What is held now.
+    /// What went wrong in the stores so far. Training went on, if only more slowly or with more memory.
+    pub fn faults(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    /// How boundaries that stores lost were had all the same.
+    pub fn recoveries(&self) -> &[Recovery] {
+        &self.recoveries
+    }
+
+    /// The stores, for the next step. What they still hold is dropped with them.
+    pub fn into_stores(self) -> Stores {
+        self.stores
+    }
+
+    /// What is held now, without boundaries that are on their way back.
     pub fn kept(&self) -> impl Iterator<Item = Kept<'_, E::Boundary>> {
         let boundaries = (0..).map(Boundary::new).zip(&self.boundaries);
         let tapes = (1..).map(Stage::new).zip(&self.tapes);
         boundaries
-            .filter_map(|(boundary, held)| Some(Kept::Boundary(boundary, &held.as_ref()?.value)))
+            .filter_map(|(boundary, held)| Some(Kept::Boundary(boundary, held.as_ref()?.value()?)))
             .chain(tapes.filter_map(|(stage, taped)| taped.as_ref().map(|_| Kept::Tape(stage))))
     }
 
@@ -133,12 +205,13 @@ impl<E: Engine> Executor<E> {
         if self.next != 0 {
             return Err(self.out_of_turn("forward"));
         }
-        self.boundaries[0] = Some(Held { value: input, kept: false });
+        self.boundaries[0] = Some(Held::here(input));
         let schedule = self.schedule.clone();
         let mut output = None;
         for action in schedule.forward_half() {
             output = self.step(engine, action, &mut None)?;
         }
+        self.note_transfers();
         let last = Stage::new(u32::try_from(schedule.stages()).unwrap_or(u32::MAX));
         output.ok_or_else(|| RunError::Missing {
             action: Action::forward(last),
@@ -163,6 +236,7 @@ impl<E: Engine> Executor<E> {
         for action in schedule.backward_half() {
             self.step(engine, action, &mut gradient)?;
         }
+        self.note_transfers();
         gradient.ok_or_else(|| RunError::Missing {
             action: Action::backward(Stage::new(1)),
             missing: "the gradient of x0".to_owned(),
@@ -195,13 +269,16 @@ impl<E: Engine> Executor<E> {
         let index = self.next;
         // A failed action leaves the executor out of turn, so that nobody goes on from half a state.
         self.next = usize::MAX;
+        self.at = index;
+        let (faults, recoveries) = (self.faults.len(), self.recoveries.len());
         let failed = |source| RunError::Engine { action: action.clone(), source };
         let hand_out = index + 1 == self.schedule.forward_half().len();
         let mut handed = None;
         match action {
             Action::Forward { stage } => {
-                let input = self.read(action, stage.input())?;
+                let input = self.read(engine, action, stage.input())?;
                 let output = engine.forward(*stage, input).map_err(failed)?;
+                self.release_read(action, stage.input())?;
                 if hand_out {
                     handed = Some(output);
                 } else {
@@ -209,8 +286,9 @@ impl<E: Engine> Executor<E> {
                 }
             }
             Action::Tape { stage, option } => {
-                let input = self.read(action, stage.input())?;
+                let input = self.read(engine, action, stage.input())?;
                 let (tape, output) = engine.tape(*stage, option.as_ref(), input).map_err(failed)?;
+                self.release_read(action, stage.input())?;
                 let reads_left = self.reads_of_outputs[index];
                 if hand_out {
                     handed = Some(output.clone());
@@ -224,77 +302,77 @@ impl<E: Engine> Executor<E> {
                 let of = || format!("the gradient of {}", stage.output());
                 let incoming = gradient.take().ok_or_else(|| missing(action, of()))?;
                 let outgoing = engine.backward(*stage, taped.tape, incoming).map_err(failed)?;
+                // The tape's output is free when nothing reads it to write it somewhere.
+                self.settle(action, stage.output())?;
                 *gradient = Some(outgoing);
             }
             Action::Keep { boundary } => {
                 if let Some(held) = &mut self.boundaries[boundary.index()] {
-                    held.kept = true;
+                    (held.kept, held.stranded) = (true, false);
                 } else {
-                    let value = self.read(action, *boundary)?;
-                    let kept = true;
-                    self.boundaries[boundary.index()] = Some(Held { value, kept });
+                    let value = self.read(engine, action, *boundary)?;
+                    self.boundaries[boundary.index()] = Some(Held { kept: true, ..Held::here(value) });
                 }
             }
-            Action::Drop { boundary, place } => match place {
-                None => self.boundaries[boundary.index()] = None,
-                Some(place) => {
-                    let forgotten = self.store(action, place)?.forget(*boundary);
-                    forgotten.map_err(|source| store_failed(action, source))?;
-                }
-            },
+            Action::Drop { boundary, place: None } => self.release(action, *boundary)?,
+            Action::Drop { boundary, place: Some(place) } => self.forget(engine, action, *boundary, place)?,
             Action::Offload { boundary, tier: place } | Action::Compress { boundary, codec: place } => {
-                let parcel = {
-                    let value = self.look(action, *boundary)?;
-                    engine.export(value).map_err(failed)?
-                };
-                self.count_read(*boundary);
-                let put = self.store(action, place)?.put(*boundary, parcel);
-                put.map_err(|source| store_failed(action, source))?;
+                self.put(engine, action, *boundary, place)?;
             }
-            Action::Fetch { boundary, place } => {
-                let taken = self.store(action, place)?.take(*boundary);
-                let parcel = taken.map_err(|source| store_failed(action, source))?;
-                let value = engine.import(&parcel).map_err(failed)?;
-                self.hold(*boundary, value);
-            }
+            Action::Fetch { boundary, place } => self.fetch(engine, action, *boundary, place)?,
         }
         self.next = index + 1;
+        let waited = std::mem::take(&mut self.waited);
         if let (Some(trace), Some(start)) = (&mut self.trace, start) {
-            let (live, peak) = (engine.live_bytes(), engine.peak_bytes());
-            trace.push(action.clone(), start, live, peak);
+            trace.push(Event {
+                action: action.clone(),
+                start,
+                end: trace.now(),
+                live_bytes: engine.live_bytes(),
+                peak_bytes: engine.peak_bytes(),
+                waited: waited.into(),
+                faults: self.faults[faults..].to_vec(),
+                recoveries: self.recoveries[recoveries..].to_vec(),
+            });
         }
         Ok(handed)
     }
 
     fn hold(&mut self, boundary: Boundary, value: E::Boundary) {
-        self.boundaries[boundary.index()] = Some(Held { value, kept: false });
+        self.boundaries[boundary.index()] = Some(Held::here(value));
     }
 
     /// A boundary for a stage that reads it: moved when nothing keeps it, cloned otherwise.
-    fn read(&mut self, action: &Action, boundary: Boundary) -> Result<E::Boundary, RunError<E::Error>> {
-        if let Some(held) = &self.boundaries[boundary.index()] {
-            if held.kept {
-                let value = held.value.clone();
-                self.count_read(boundary);
-                return Ok(value);
-            }
-            if let Some(held) = self.boundaries[boundary.index()].take() {
-                self.count_read(boundary);
-                return Ok(held.value);
-            }
-        }
-        let value = self.look(action, boundary)?.clone();
+    fn read(
+        &mut self,
+        engine: &mut E,
+        action: &Action,
+        boundary: Boundary,
+    ) -> Result<E::Boundary, RunError<E::Error>> {
+        self.land(engine, action, boundary)?;
+        let slot = &mut self.boundaries[boundary.index()];
+        // What a transfer still reads, or must stay because one failed, is released once the stage has run.
+        let copies = self.copies.get(&boundary);
+        let safe = copies.is_none_or(|copies| copies.iter().all(StoredCopy::is_there));
+        let moved = slot.take_if(|held| safe && !held.kept);
+        let value = match moved.map(|held| held.value) {
+            Some(Value::Here(value)) => value,
+            _ => self.look(action, boundary)?.clone(),
+        };
         self.count_read(boundary);
         Ok(value)
     }
 
     fn look(&self, action: &Action, boundary: Boundary) -> Result<&E::Boundary, RunError<E::Error>> {
-        let held = self.boundaries[boundary.index()].as_ref();
+        self.on_device(boundary).ok_or_else(|| missing(action, boundary.to_string()))
+    }
+
+    /// A boundary in its own right, or as the output that a tape includes.
+    fn on_device(&self, boundary: Boundary) -> Option<&E::Boundary> {
+        let held = self.boundaries.get(boundary.index())?.as_ref();
         let taped = boundary.index().checked_sub(1);
         let taped = taped.and_then(|index| self.tapes[index].as_ref());
-        held.map(|held| &held.value)
-            .or_else(|| taped.and_then(|taped| taped.output.as_ref()))
-            .ok_or_else(|| missing(action, boundary.to_string()))
+        held.and_then(Held::value).or_else(|| taped.and_then(|taped| taped.output.as_ref()))
     }
 
     /// Lets go of a tape's output once nothing will read it again.
@@ -305,24 +383,6 @@ impl<E: Engine> Executor<E> {
             if taped.reads_left == 0 {
                 taped.output = None;
             }
-        }
-    }
-
-    fn store(&mut self, action: &Action, place: &Name) -> Result<&mut dyn crate::Store, RunError<E::Error>> {
-        if !self.stores.contains_key(place) {
-            let names: Vec<&str> = self.stores.keys().map(Name::as_str).collect();
-            return Err(RunError::NoStore {
-                action: action.clone(),
-                place: place.clone(),
-                known: match names.is_empty() {
-                    true => "(none)".to_owned(),
-                    false => names.join(", "),
-                },
-            });
-        }
-        match self.stores.get_mut(place) {
-            Some(store) => Ok(store.as_mut()),
-            None => Err(missing(action, format!("the store `{place}`"))),
         }
     }
 }

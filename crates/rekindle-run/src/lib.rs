@@ -47,7 +47,13 @@ mod store;
 mod trace;
 
 pub use engine::Engine;
-pub use executor::{Executor, Kept, RunError};
+pub use executor::{Executor, Fault, Kept, Recovery, Remedy, RunError};
 pub use measure::{Measurable, MeasureError, Measurement, Measuring, Spread, measure};
-pub use store::{HostStore, PackedTensor, Parcel, Store, StoreError, Stores};
-pub use trace::{Event, Trace};
+pub use store::codec;
+pub use store::{
+    CodecSpeed, Coded, HostPool, HostStore, PackedTensor, Parcel, Payload, Store, StoreError, StoreSpeed,
+    Stores, Transfer, Way, measure_codec, measure_store,
+};
+#[cfg(unix)]
+pub use store::{DiskFile, DiskStore};
+pub use trace::{Event, Moved, Trace};

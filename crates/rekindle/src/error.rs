@@ -99,6 +99,30 @@ pub enum Error {
         /// The option found.
         option: String,
     },
+    /// A place for boundaries cannot be used.
+    #[error("the place `{place}` cannot be used: {source}")]
+    Place {
+        /// What plans call it.
+        place: String,
+        /// What it said.
+        source: rekindle_run::StoreError,
+    },
+    /// Nobody knows such a codec.
+    #[error("there is no codec `{found}`, expected one of: {known}")]
+    UnknownCodec {
+        /// The name given.
+        found: String,
+        /// The names there are.
+        known: &'static str,
+    },
+    /// Host memory was offered for a device that computes in it.
+    #[error(
+        "{device} computes in host memory, so moving boundaries there frees nothing; give a disk or a codec, or plan with recomputing alone"
+    )]
+    HostIsDevice {
+        /// The device.
+        device: String,
+    },
     /// A boundary cannot be put together from its tensors.
     #[error(
         "a boundary cannot be put together: found {found}, expected {expected}; check the type's `Boundary` implementation"

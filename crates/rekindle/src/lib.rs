@@ -39,6 +39,7 @@
 //! - [`checkpoint`]: one module, one call.
 //! - [`Region`]: many stages under a [`Rule`] or a [`Plan`].
 //! - [`plan`], [`Planner`], [`Budget`]: from a model and a budget to a plan that runs.
+//! - [`Places`]: disk, host memory and codecs for plans to use.
 //! - [`backward`]: a backward pass that returns errors.
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
 //! - [`Dropout`]: Burn's, with a mask that is made in parallel and never kept.
@@ -75,6 +76,7 @@ mod kept;
 pub mod memory;
 mod node;
 mod philox;
+mod places;
 mod planned;
 mod planner;
 mod region;
@@ -93,6 +95,7 @@ pub use dropout::{Dropout, DropoutConfig};
 pub use error::Error;
 pub use kept::{KeptList, KeptRow, what_is_kept};
 pub use node::sweep;
+pub use places::Places;
 pub use planned::{PLANNED_FORMAT, Planned};
 pub use planner::{Planner, measure, plan};
 pub use region::{Region, TraceHandle, checkpoint, without_checkpointing};

@@ -4,10 +4,12 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rekindle_plan::{Bytes, Plan, Profile, Schedule, Simulation};
+use rekindle_plan::{Bytes, Name, Plan, Profile, Schedule, Simulation};
+use rekindle_run::Stores;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::places::{self, Places};
 use crate::{Description, Error, Staged};
 
 /// The version of the file that [`Planned`] is kept in.
@@ -15,7 +17,10 @@ pub const PLANNED_FORMAT: &str = "rekindle.planned/1";
 
 /// A plan for one model on inputs of one shape, ready to run. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Planned(Arc<Inside>);
+pub struct Planned {
+    inside: Arc<Inside>,
+    places: Places,
+}
 
 #[derive(Debug)]
 struct Inside {
@@ -47,15 +52,25 @@ impl Planned {
     /// When the plan is for another profile, not legal, or over its budget.
     pub fn new(description: Description, profile: Profile, plan: Plan, noise: f64) -> Result<Self, Error> {
         let (schedule, simulation) = plan.judge(&profile)?;
-        Ok(Self(Arc::new(Inside {
-            description,
-            profile,
-            plan,
-            schedule,
-            simulation,
-            noise,
-            known: Mutex::default(),
-        })))
+        let inside =
+            Inside { description, profile, plan, schedule, simulation, noise, known: Mutex::default() };
+        Ok(Self { inside: Arc::new(inside), places: Places::new() })
+    }
+
+    /// The same plan with the places it uses, for one that comes from a file.
+    #[must_use]
+    pub fn with_places(mut self, places: Places) -> Self {
+        self.places = places;
+        self
+    }
+
+    /// The codecs the plan uses that lose digits. Without any, gradients are those of plain training, bit for bit.
+    pub fn lossy_codecs(&self) -> Vec<Name> {
+        places::lossy_codecs(self.plan())
+    }
+
+    pub(crate) fn stores(&self) -> Stores {
+        self.places.stores()
     }
 
     /// Runs the model's stages under the plan.
@@ -69,41 +84,41 @@ impl Planned {
 
     /// The plan.
     pub fn plan(&self) -> &Plan {
-        &self.0.plan
+        &self.inside.plan
     }
 
     /// What is known of the stages.
     pub fn profile(&self) -> &Profile {
-        &self.0.profile
+        &self.inside.profile
     }
 
     /// What the simulator says of the plan.
     pub fn simulation(&self) -> &Simulation {
-        &self.0.simulation
+        &self.inside.simulation
     }
 
     /// The model it is for.
     pub fn description(&self) -> &Description {
-        &self.0.description
+        &self.inside.description
     }
 
     /// How far the measured times lay apart, as a part of them; 0 when they were not measured.
     pub fn noise(&self) -> f64 {
-        self.0.noise
+        self.inside.noise
     }
 
     /// What the plan may take.
     pub fn budget_bytes(&self) -> Option<Bytes> {
-        self.0.plan.budget_bytes
+        self.inside.plan.budget_bytes
     }
 
     /// Refuses regions that are not of the description. `describe` is called for a `quick` number seen for the first time.
     pub(crate) fn check(&self, quick: u64, describe: impl FnOnce() -> Description) -> Result<(), Error> {
-        let known = || self.0.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || self.inside.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known().contains(&quick) {
             return Ok(());
         }
-        match describe().difference(&self.0.description) {
+        match describe().difference(&self.inside.description) {
             Some(difference) => Err(Error::OtherModel { difference: Box::new(difference) }),
             None => {
                 known().insert(quick);
@@ -113,7 +128,7 @@ impl Planned {
     }
 
     pub(crate) fn schedule(&self) -> &Schedule {
-        &self.0.schedule
+        &self.inside.schedule
     }
 
     /// Reads what [`Planned::save`] wrote.
@@ -157,10 +172,10 @@ impl Planned {
         let value = |text: String| serde_json::from_str(&text).unwrap_or(Value::Null);
         let file = File {
             format: PLANNED_FORMAT.to_owned(),
-            model: self.0.description.clone(),
-            noise: self.0.noise,
-            profile: value(self.0.profile.to_json()),
-            plan: value(self.0.plan.to_json()),
+            model: self.inside.description.clone(),
+            noise: self.inside.noise,
+            profile: value(self.inside.profile.to_json()),
+            plan: value(self.inside.plan.to_json()),
         };
         // It is strings, finite numbers and lists: it always serialises.
         serde_json::to_string_pretty(&file).unwrap_or_default()

@@ -7,7 +7,7 @@ use rekindle_plan::{Action, Bytes, Profile, Request, SolveError};
 use rekindle_run::{Measurement, Measuring};
 
 use crate::budget::{with_margin, without_bookkeeping};
-use crate::{Budget, Error, Planned, Staged};
+use crate::{Budget, Error, Places, Planned, Staged};
 
 /// Plans a model for a budget: measures its stages on `sample`, and finds the fastest plan within the budget.
 ///
@@ -91,6 +91,7 @@ pub struct Planner<'a> {
     solver: Solver,
     profile: Option<(Profile, f64)>,
     cache: Option<PathBuf>,
+    places: Places,
     progress: Box<Progress<'a>>,
 }
 
@@ -110,6 +111,7 @@ impl<'a> Planner<'a> {
             solver: Solver::Optimal,
             profile: None,
             cache: None,
+            places: Places::new(),
             progress: Box::new(|_, _| {}),
         }
     }
@@ -150,6 +152,13 @@ impl<'a> Planner<'a> {
         self
     }
 
+    /// Lets the plan move boundaries to these places, or shrink them there. Each is measured first.
+    #[must_use]
+    pub fn places(mut self, places: Places) -> Self {
+        self.places = places;
+        self
+    }
+
     /// Calls `progress` before a stage is measured, with its number from 1 and its name.
     #[must_use]
     pub fn progress(mut self, progress: impl FnMut(usize, &str) + 'a) -> Self {
@@ -184,13 +193,16 @@ impl<'a> Planner<'a> {
                 (profile.map_err(|error| Error::Run { reason: error.to_string() })?, noise)
             }
         };
+        // What a cached profile says of places was true of another day, or of another disk.
+        let profile = self.places.measure(profile)?;
         let budget = self.budget.resolve(&profile, self.margin)?;
         let usable = without_bookkeeping(&profile, budget);
         let request = Request { budget_bytes: Some(usable), margin: self.margin, ..Request::default() };
         let plan = self.solver.solve(&profile, &request);
         let mut plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, self.margin))?;
         plan.budget_bytes = Some(budget);
-        let planned = Planned::new(description, profile, plan, noise)?;
+        self.places.reserve(&profile, &plan)?;
+        let planned = Planned::new(description, profile, plan, noise)?.with_places(self.places);
         if let Some(path) = &self.cache
             && cached.is_none_or(|cached| cached.plan() != planned.plan())
         {

@@ -462,7 +462,10 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         device: Device,
     ) -> Result<Parts, Error> {
         let schedule = self.check()?;
-        let mut stores = Stores::new();
+        let mut stores = match &self.planned {
+            Choice::Planned(planned) => planned.stores(),
+            _ => Stores::new(),
+        };
         if let (Some(limit), Ok(name)) = (self.host, "host".parse::<Name>()) {
             stores.insert(name, Box::new(HostStore::new(limit)) as Box<dyn Store>);
         }

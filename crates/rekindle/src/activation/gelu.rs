@@ -16,7 +16,7 @@ use crate::node::{GraphBackend, Keeps, Operation, apply, elements, rewrite};
 /// use rekindle::activation::gelu;
 ///
 /// let x = Tensor::<1>::from_data([-1.0, 0.0, 1.0], &Device::flex().autodiff());
-/// let y: Vec<f32> = gelu(x).into_data().to_vec()?;
+/// let y: Vec<f32> = gelu(x).into_data().try_to_vec()?;
 /// assert!((y[0] + 0.158_655).abs() < 1e-6 && y[1] == 0.0 && (y[2] - 0.841_345).abs() < 1e-6);
 /// # Ok::<(), burn::tensor::DataError>(())
 /// ```

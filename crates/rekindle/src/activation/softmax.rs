@@ -18,9 +18,9 @@ use crate::node::{GraphBackend, Keeps, Operation, apply, elements, rewrite};
 ///
 /// let x = Tensor::<1>::from_data([0.0, 0.0], &Device::flex().autodiff()).require_grad();
 /// let y = softmax(x.clone(), 0);
-/// assert_eq!(y.to_data().to_vec::<f32>()?, [0.5, 0.5]);
+/// assert_eq!(y.to_data().try_to_vec::<f32>()?, [0.5, 0.5]);
 /// let gradients = y.slice([0..1]).sum().backward();
-/// assert_eq!(x.grad(&gradients).unwrap().into_data().to_vec::<f32>()?, [0.25, -0.25]);
+/// assert_eq!(x.grad(&gradients).unwrap().into_data().try_to_vec::<f32>()?, [0.25, -0.25]);
 /// # Ok::<(), burn::tensor::DataError>(())
 /// ```
 ///

@@ -8,6 +8,8 @@ use burn::tensor::{DType, Shape, TensorData, try_read_sync};
 
 use super::GraphBackend;
 use super::tensor::AnyTensor;
+use rekindle_run::Payload;
+
 use crate::Error;
 
 /// The tensors between two stages, outside any graph.
@@ -41,6 +43,17 @@ impl<B: GraphBackend> Part<B> {
         matches!(self, Self::Float { wanted: true, .. })
     }
 
+    /// Its memory on the device, where that is this process's and the tensor is all of it.
+    pub(super) fn shared_bytes(&self) -> Option<Payload> {
+        #[cfg(feature = "flex")]
+        if let Self::Float { tensor, .. } = self {
+            let tensor = (tensor as &dyn std::any::Any).downcast_ref::<FloatTensor<burn::backend::Flex>>()?;
+            let all = tensor.layout().num_elements() * tensor.dtype().size() == tensor.bytes().len();
+            return (all && tensor.is_contiguous()).then(|| Payload::shared(Shared(tensor.data_arc())));
+        }
+        None
+    }
+
     pub(super) fn read(&self) -> Result<TensorData, Error> {
         let read = match self {
             Self::Float { tensor, .. } => match try_read_sync(B::float_into_data(tensor.clone())) {
@@ -56,3 +69,14 @@ impl<B: GraphBackend> Part<B> {
 
 /// The gradients of a boundary's parts.
 pub(super) type PartGradients<B> = Vec<Option<FloatTensor<B>>>;
+
+/// Bytes that belong to a tensor, too.
+#[cfg(feature = "flex")]
+struct Shared(Arc<burn::tensor::Bytes>);
+
+#[cfg(feature = "flex")]
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}

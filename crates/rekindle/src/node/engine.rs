@@ -373,7 +373,7 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
         self.travel.pack(boundary)
     }
 
-    fn import(&mut self, parcel: &Parcel) -> Result<OnDevice<B>, Error> {
+    fn import(&mut self, parcel: Parcel) -> Result<OnDevice<B>, Error> {
         self.travel.unpack(parcel)
     }
 

@@ -29,7 +29,16 @@ impl<B: GraphBackend> Travel<B> {
         let mut structure = vec![boundary.parts.len() as u64];
         let mut tensors = Vec::with_capacity(boundary.parts.len());
         for part in &boundary.parts {
-            let data = part.read()?;
+            let (dtype, shape) = part.dtype_and_shape();
+            let bytes = match part.shared_bytes() {
+                // The device's own memory: whoever takes the parcel reads it there, and lets it go.
+                Some(bytes) => bytes,
+                None => {
+                    let data = part.read()?;
+                    // A copy: some backends' bytes keep the device's memory.
+                    data.as_bytes().to_vec().into()
+                }
+            };
             structure.push(match part {
                 Part::Float { tensor, wanted } => {
                     self.from.get_or_insert_with(|| tensor.device());
@@ -40,40 +49,33 @@ impl<B: GraphBackend> Travel<B> {
                     true => 3,
                 },
             });
-            structure.push(match self.dtypes.iter().position(|dtype| *dtype == data.dtype()) {
+            structure.push(match self.dtypes.iter().position(|known| *known == dtype) {
                 Some(index) => index as u64,
                 None => {
-                    self.dtypes.push(data.dtype());
+                    self.dtypes.push(dtype);
                     self.dtypes.len() as u64 - 1
                 }
             });
-            tensors.push(PackedTensor {
-                dtype: data.dtype().name().to_owned(),
-                shape: data.shape().to_vec(),
-                // A copy: some backends' bytes keep the device's memory.
-                bytes: data.as_bytes().into(),
-            });
+            tensors.push(PackedTensor { dtype: dtype.name().to_owned(), shape: shape.to_vec(), bytes });
         }
         structure.extend(boundary.structure.iter());
         Ok(Parcel { tensors, structure })
     }
 
-    pub(super) fn unpack(&self, parcel: &Parcel) -> Result<OnDevice<B>, Error> {
-        let damaged = || Error::Boundary {
-            found: format!("{:?}", parcel.structure),
-            expected: "what was exported".to_owned(),
-        };
-        let (count, rest) = parcel.structure.split_first().ok_or_else(damaged)?;
+    pub(super) fn unpack(&self, parcel: Parcel) -> Result<OnDevice<B>, Error> {
+        let Parcel { tensors, structure } = parcel;
+        let damaged =
+            || Error::Boundary { found: format!("{structure:?}"), expected: "what was exported".to_owned() };
+        let (count, rest) = structure.split_first().ok_or_else(damaged)?;
         let count = usize::try_from(*count).map_err(|_| damaged())?;
-        if count != parcel.tensors.len() || rest.len() < 2 * count {
+        if count != tensors.len() || rest.len() < 2 * count {
             return Err(damaged());
         }
-        let (kinds, structure) = rest.split_at(2 * count);
-        let parts = kinds.chunks_exact(2).zip(&parcel.tensors).map(|(kind, packed)| {
+        let (kinds, rest) = rest.split_at(2 * count);
+        let parts = kinds.chunks_exact(2).zip(tensors).map(|(kind, packed)| {
             let dtype = usize::try_from(kind[1]).ok();
             let dtype = dtype.and_then(|index| self.dtypes.get(index)).ok_or_else(damaged)?;
-            let (bytes, shape) = (packed.bytes.to_vec(), packed.shape.clone());
-            let data = TensorData::from_bytes_vec(bytes, shape, *dtype);
+            let data = TensorData::from_bytes_vec(packed.bytes.into_vec(), packed.shape, *dtype);
             Ok(match kind[0] {
                 wanted @ (0 | 1) => {
                     let device = self.from.as_ref().ok_or_else(damaged)?;
@@ -93,6 +95,6 @@ impl<B: GraphBackend> Travel<B> {
                 }
             })
         });
-        Ok(OnDevice { parts: parts.collect::<Result<_, Error>>()?, structure: structure.into() })
+        Ok(OnDevice { parts: parts.collect::<Result<_, Error>>()?, structure: rest.into() })
     }
 }

@@ -1,0 +1,216 @@
+//! Where boundaries may lie besides the device: host memory, a disk, or on the device in fewer bytes.
+
+use rekindle_plan::{Action, Bytes, Name, Plan, Profile};
+use rekindle_run::codec;
+use rekindle_run::{Coded, HostPool, PackedTensor, Parcel, Store, Stores, measure_codec, measure_store};
+
+use crate::Error;
+
+/// What a plan may use besides keeping and recomputing. Cheap to clone: clones share their memory and their file.
+///
+/// ```
+/// use rekindle::{Bytes, Places};
+///
+/// let folder = std::env::temp_dir();
+/// let places = Places::new().disk(&folder, Bytes::mebibytes(64))?.codec("bf16")?;
+/// assert_eq!(places.names().collect::<Vec<_>>(), ["disk", "bf16"]);
+/// # Ok::<(), rekindle::Error>(())
+/// ```
+///
+/// Each place is measured when a plan is made ([`Planner::places`](crate::Planner::places)): how fast boundaries go there
+/// and come back. The planner then chooses for every boundary whether it is kept, recomputed, moved or shrunk.
+///
+/// Moving a boundary changes no bit of it, and neither does a lossless codec. The others are used only when named here.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    host: Option<(HostPool, Bytes)>,
+    #[cfg(unix)]
+    disk: Option<(rekindle_run::DiskFile, Bytes)>,
+    /// With the memory that compressed boundaries lie in.
+    codecs: Vec<(Name, HostPool)>,
+}
+
+/// How often a place is tried when it is measured.
+const RUNS: usize = 5;
+
+impl Places {
+    /// No place but the device.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Up to `limit` of host memory, as the tier `host`. Of use for a device with memory of its own; a plan for any other
+    /// refuses it.
+    #[must_use]
+    pub fn host(mut self, limit: Bytes) -> Self {
+        self.host = Some((HostPool::new(limit), limit));
+        self
+    }
+
+    /// A file of up to `limit` in a private folder inside `directory`, as the tier `disk`. It is removed with the last
+    /// clone, and after a crash by the next run that uses the directory.
+    ///
+    /// # Errors
+    /// When the directory is not there or must not be written to.
+    #[cfg(unix)]
+    pub fn disk(mut self, directory: impl AsRef<std::path::Path>, limit: Bytes) -> Result<Self, Error> {
+        let file = rekindle_run::DiskFile::open(directory, limit);
+        let file = file.map_err(|source| Error::Place { place: "disk".to_owned(), source })?;
+        self.disk = Some((file, limit));
+        Ok(self)
+    }
+
+    /// A codec: `bf16`, `f16`, `int8`, `int4` and `top-k` lose digits, `lz4` and `zstd` do not; `lossless` is the best of
+    /// these.
+    ///
+    /// # Errors
+    /// When there is no codec of this name.
+    pub fn codec(mut self, name: &str) -> Result<Self, Error> {
+        let name = if name == "lossless" { LOSSLESS } else { name };
+        let known = name.parse::<Name>().ok().filter(|name| codec::by_name(name).is_some());
+        let Some(name) = known else {
+            return Err(Error::UnknownCodec { found: name.to_owned(), known: CODECS });
+        };
+        if !self.codecs.iter().any(|(known, _)| *known == name) {
+            // It is the device's memory, which the plan counts.
+            self.codecs.push((name, HostPool::new(Bytes::MAX)));
+        }
+        Ok(self)
+    }
+
+    /// What plans call them.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        let tiers = [self.host.as_ref().map(|_| HOST), self.disk_limit().map(|_| DISK)];
+        tiers.into_iter().flatten().chain(self.codecs.iter().map(|(name, _)| name.as_str()))
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.names().next().is_none()
+    }
+
+    /// The profile with these places instead of its own, as fast as they are now.
+    ///
+    /// # Errors
+    /// When a place cannot be used: host memory on a device that has no other, a full disk.
+    pub fn measure(&self, profile: Profile) -> Result<Profile, Error> {
+        if self.host.is_some() && matches!(profile.device(), "flex" | "ndarray") {
+            return Err(Error::HostIsDevice { device: profile.device().to_owned() });
+        }
+        let size = usual_size(&profile);
+        let mut tiers = Vec::new();
+        for (name, mut store, limit) in self.tiers() {
+            let speed = measure_store(store.as_mut(), &[size.min(limit)], RUNS);
+            let speed = speed.map_err(|source| Error::Place { place: name.to_owned(), source })?;
+            tiers.extend(name.parse().ok().map(|name| speed.tier(name, limit)));
+        }
+        let sample = sample(size);
+        let mut codecs = Vec::new();
+        for (name, _) in &self.codecs {
+            let Some(codec) = codec::by_name(name) else { continue };
+            let speed = measure_codec(codec.as_ref(), &sample, RUNS)
+                .map_err(|error| Error::Run { reason: error.to_string() })?;
+            let mut found = speed.codec(name.clone());
+            if codec.encoded_length(1024).is_none() {
+                // How small it gets depends on the values: room for boundaries that are harder than the sample.
+                let careful = u64::from(found.bytes_per_kibibyte) * 17 / 16 + 1;
+                found.bytes_per_kibibyte = u32::try_from(careful).unwrap_or(u32::MAX);
+            }
+            codecs.push(found);
+        }
+        profile.with_places(tiers, codecs).map_err(|error| Error::Run { reason: error.to_string() })
+    }
+
+    /// Empty stores for one run of a region.
+    pub(crate) fn stores(&self) -> Stores {
+        let tiers = self.tiers().into_iter().filter_map(|(name, store, _)| Some((name.parse().ok()?, store)));
+        let codecs = self.codecs.iter().filter_map(|(name, pool)| {
+            let store = Coded::boxed(codec::by_name(name)?, Box::new(pool.store()));
+            Some((name.clone(), Box::new(store) as Box<dyn Store>))
+        });
+        tiers.chain(codecs).collect()
+    }
+
+    fn tiers(&self) -> Vec<(&'static str, Box<dyn Store>, Bytes)> {
+        let mut tiers = Vec::new();
+        if let Some((pool, limit)) = &self.host {
+            tiers.push((HOST, Box::new(pool.store()) as Box<dyn Store>, *limit));
+        }
+        #[cfg(unix)]
+        if let Some((file, limit)) = &self.disk {
+            tiers.push((DISK, Box::new(file.store()), *limit));
+        }
+        tiers
+    }
+
+    #[cfg(unix)]
+    fn disk_limit(&self) -> Option<Bytes> {
+        self.disk.as_ref().map(|(_, limit)| *limit)
+    }
+
+    #[cfg(not(unix))]
+    fn disk_limit(&self) -> Option<Bytes> {
+        None
+    }
+
+    /// Makes sure that a disk has room for all that `plan` puts there at once, at most.
+    pub(crate) fn reserve(&self, profile: &Profile, plan: &Plan) -> Result<(), Error> {
+        #[cfg(unix)]
+        if let Some((file, limit)) = &self.disk {
+            let moved = plan.actions.iter().filter_map(|action| match action {
+                Action::Offload { boundary, tier } if tier.as_str() == DISK => {
+                    profile.boundary_bytes(*boundary)
+                }
+                _ => None,
+            });
+            let bytes = moved.sum::<Bytes>().min(*limit);
+            file.reserve(bytes).map_err(|source| Error::Place { place: DISK.to_owned(), source })?;
+        }
+        Ok(())
+    }
+}
+
+const HOST: &str = "host";
+const DISK: &str = "disk";
+const LOSSLESS: &str = if cfg!(feature = "zstd") { "zstd" } else { "lz4" };
+const CODECS: &str = if cfg!(feature = "zstd") {
+    "bf16, f16, int8, int4, top-k, lz4, zstd, lossless"
+} else {
+    "bf16, f16, int8, int4, top-k, lz4, lossless"
+};
+
+/// The lossy codecs that a plan uses, each once.
+pub(crate) fn lossy_codecs(plan: &Plan) -> Vec<Name> {
+    let mut names: Vec<Name> = Vec::new();
+    for action in &plan.actions {
+        if let Action::Compress { codec: name, .. } = action
+            && !names.contains(name)
+            && codec::by_name(name).is_none_or(|codec| !codec.is_lossless())
+        {
+            names.push(name.clone());
+        }
+    }
+    names
+}
+
+/// The size that most of a model's boundaries have.
+fn usual_size(profile: &Profile) -> Bytes {
+    let mut sizes: Vec<Bytes> = profile.stages().iter().map(|stage| stage.output_bytes).collect();
+    sizes.sort_unstable();
+    sizes.get(sizes.len() / 2).copied().unwrap_or_default().max(Bytes::new(4 << 10))
+}
+
+/// Numbers as activations are: around zero, most of them small, and with random digits.
+fn sample(size: Bytes) -> Parcel {
+    let count = (size.get() / 4) as usize;
+    let mut state = 1u64;
+    let mut uniform = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / 16_777_216.0
+    };
+    // A sum of four is close enough to a bell.
+    let values = (0..count).map(|_| (0..4).map(|_| uniform()).sum::<f32>() - 2.0);
+    let bytes: Vec<u8> = values.flat_map(f32::to_ne_bytes).collect();
+    let tensor = PackedTensor { dtype: "f32".to_owned(), shape: vec![count], bytes: bytes.into() };
+    Parcel { tensors: vec![tensor], structure: Vec::new() }
+}
