@@ -42,7 +42,7 @@ struct Row {
     /// The codecs of its plan that lose digits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lossy: Vec<String>,
-    /// The largest difference of a parameter's gradient from plain's, as a part of that gradient's length.
+    /// The length of the difference of all gradients from plain's, over theirs.
     relative_error: f64,
     /// What the plan may take, for strategies with a budget.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -130,8 +130,36 @@ pub(crate) struct Comparison {
     pub(crate) loss_identical: bool,
     /// The largest difference of two elements.
     pub(crate) largest_difference: f64,
-    /// The largest, over the parameters, of the difference's length over the gradient's.
+    /// The length of the difference of all gradients, over theirs.
     pub(crate) relative_error: f64,
+    /// The largest, over the parameters, of the same for one of them. Those whose gradient is next to nothing are left
+    /// out, such as the bias of keys, which attention does not see.
+    pub(crate) largest_relative_error: f64,
+}
+
+/// Squares of a parameter's gradient and of its difference, added up.
+struct Squares {
+    elements: usize,
+    gradient: f64,
+    difference: f64,
+}
+
+impl Comparison {
+    /// Works the relative errors out.
+    fn with_errors(mut self, squares: &[Squares]) -> Self {
+        let gradient: f64 = squares.iter().map(|of| of.gradient).sum();
+        let difference: f64 = squares.iter().map(|of| of.difference).sum();
+        let elements: usize = squares.iter().map(|of| of.elements).sum();
+        let ratio = |difference: f64, gradient: f64| match difference > 0.0 {
+            true => (difference / gradient.max(f64::MIN_POSITIVE)).sqrt(),
+            false => 0.0,
+        };
+        self.relative_error = ratio(difference, gradient);
+        let usual = gradient / elements.max(1) as f64;
+        let telling = squares.iter().filter(|of| of.gradient / of.elements.max(1) as f64 > 1e-6 * usual);
+        self.largest_relative_error = telling.map(|of| ratio(of.difference, of.gradient)).fold(0.0, f64::max);
+        self
+    }
 }
 
 impl Comparison {
@@ -146,6 +174,7 @@ pub(crate) fn compare(model: &Gpt, expected: &Step, found: &Step) -> Comparison 
         expected: &'a GradientsParams,
         found: &'a GradientsParams,
         result: Comparison,
+        squares: Vec<Squares>,
     }
     impl ModuleVisitor for Compare<'_> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -156,19 +185,25 @@ pub(crate) fn compare(model: &Gpt, expected: &Step, found: &Step) -> Comparison 
             self.result.tensors += 1;
             let (Some(expected), Some(found)) = pair else {
                 self.result.largest_difference = f64::INFINITY;
-                self.result.relative_error = f64::INFINITY;
+                let (elements, gradient, difference) = (param.shape().num_elements(), 1.0, f64::INFINITY);
+                self.squares.push(Squares { elements, gradient, difference });
                 return;
+            };
+            let squares = |x: Tensor<D>| f64::from((x.clone() * x).sum().into_scalar::<f32>());
+            let mut of = Squares {
+                elements: expected.shape().num_elements(),
+                gradient: squares(expected.clone()),
+                difference: 0.0,
             };
             if same_bytes(&expected, &found) {
                 self.result.identical += 1;
             } else {
-                let length = |x: Tensor<D>| f64::from((x.clone() * x).sum().into_scalar::<f32>()).sqrt();
-                let difference = expected.clone() - found;
-                let error = length(difference.clone()) / length(expected).max(f64::MIN_POSITIVE);
+                let difference = expected - found;
+                of.difference = squares(difference.clone());
                 let largest = f64::from(difference.abs().max().into_scalar::<f32>());
                 self.result.largest_difference = self.result.largest_difference.max(largest);
-                self.result.relative_error = self.result.relative_error.max(error);
             }
+            self.squares.push(of);
         }
     }
     let mut compare = Compare {
@@ -178,9 +213,10 @@ pub(crate) fn compare(model: &Gpt, expected: &Step, found: &Step) -> Comparison 
             loss_identical: same_bytes(&expected.loss, &found.loss),
             ..Comparison::default()
         },
+        squares: Vec::new(),
     };
     model.visit(&mut compare);
-    compare.result
+    compare.result.with_errors(&compare.squares)
 }
 
 fn same_bytes<const D: usize>(expected: &Tensor<D>, found: &Tensor<D>) -> bool {

@@ -87,8 +87,9 @@ fn show(verdict: &Verdict) -> Result<(), Failure> {
     ];
     if !verdict.lossy.is_empty() {
         rows.push(["codecs that lose digits".to_owned(), verdict.lossy.join(", ")]);
-        let error = format!("{:.3}%", verdict.comparison.relative_error * 100.0);
-        rows.push(["a gradient's largest relative error".to_owned(), error]);
+        let percent = |error: f64| format!("{:.3}%", error * 100.0);
+        rows.push(["relative error of all gradients".to_owned(), percent(verdict.comparison.relative_error)]);
+        rows.push(["a parameter's largest".to_owned(), percent(verdict.comparison.largest_relative_error)]);
     }
     report::show(&report::table([verdict.model.as_str(), ""], rows))
 }

@@ -206,7 +206,7 @@ fn a_budget_under_the_smallest_names_it_and_what_needs_it() {
         words.starts_with("no plan takes 1000 B (1000 bytes) or less; the smallest budget is "),
         "{words}"
     );
-    assert!(words.contains("`backward ") && words.contains("tape "), "{words}");
+    assert!(words.contains("(`block.0`) with tape 2 ("), "{words}");
     assert!(words.contains("A smaller batch or shorter sequence"), "{words}");
     // Measured anew, sizes may differ by a few hundred bytes of bookkeeping.
     let enough = Bytes::new(smallest.get() * 101 / 100);

@@ -97,7 +97,7 @@ impl Budget {
 
 /// What Burn's graphs and our own lists take for a stage: nodes, handles, names. A dozen kibibytes on a model of small
 /// stages, and nothing to speak of on a large one.
-const BOOKKEEPING: u64 = 12 << 10;
+const BOOKKEEPING: u64 = 14 << 10;
 
 /// What is left of a budget for the profile's own bytes once bookkeeping is taken off.
 pub(crate) fn without_bookkeeping(profile: &Profile, budget: Bytes) -> Bytes {

@@ -81,7 +81,12 @@ impl Dropout {
         // A probability is a number of words out of 2^32; the conversion saturates.
         let dropped = (self.prob * 4_294_967_296.0).round() as u32;
         let kept = (1.0 / (1.0 - self.prob)) as f32;
-        let mask = Mask { key: seeds::next(), dropped, kept };
+        // Where there are no values, there is nothing to draw.
+        #[cfg(feature = "capture")]
+        let captured = crate::traced::is_captured(&input.device());
+        #[cfg(not(feature = "capture"))]
+        let captured = false;
+        let mask = Mask { key: if captured { 0 } else { seeds::next() }, dropped, kept };
         let input = match self.keep_mask {
             true => input,
             false => match apply(Drop(mask), input) {
@@ -93,8 +98,7 @@ impl Dropout {
         let (shape, dtype) = (input.shape(), input.dtype());
         // A constant outside autodiff goes with every checkpointing strategy, and the tape keeps nothing but the mask.
         let device = input.device().without_autodiff();
-        #[cfg(feature = "capture")]
-        if crate::traced::is_captured(&device) {
+        if captured {
             // Of the same shape and type: there are no values to find in it.
             return input * Tensor::<D>::random(shape, Distribution::Default, (&device, dtype));
         }

@@ -1,0 +1,101 @@
+//! Plans that move boundaries to a disk or shrink them, from the command line.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn rekindle(arguments: &[&str]) -> Output {
+    let size = ["--layers", "4", "--width", "64", "--heads", "4", "--sequence", "64", "--batch", "4"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+    command.env_remove("REKINDLE_CONFIG").args(arguments).args(size);
+    command.output().unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    let words = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+fn refused(arguments: &[&str]) -> String {
+    let output = rekindle(arguments);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The directory is left as it was found.
+fn disk() -> (tempfile::TempDir, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let place = format!("64MiB:{}", folder.path().display());
+    (folder, place)
+}
+
+#[test]
+fn a_disk_and_lossless_codecs_change_no_bit() {
+    let (folder, place) = disk();
+    for places in
+        [vec!["--disk", &place], vec!["--compress", "lossless"], vec!["--disk", &place, "--compress", "lz4"]]
+    {
+        let arguments = [vec!["verify", "--strategy", "optimal-smallest", "--json"], places.clone()].concat();
+        let found = json(&rekindle(&arguments));
+        assert_eq!(found["identical"], found["tensors"], "{places:?}");
+        assert_eq!(found["loss_identical"], true);
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_disk_lowers_the_smallest_budget() {
+    let (_folder, place) = disk();
+    let smallest = |places: &[&str]| {
+        let found = json(&rekindle(
+            &[&["bench", "--strategies", "optimal-smallest", "--rounds", "1", "--json"], places].concat(),
+        ));
+        let row = found["rows"].as_array().unwrap().last().unwrap().clone();
+        assert_eq!(row["identical"], true);
+        assert!(row["peak_bytes"].as_u64().unwrap() <= row["budget_bytes"].as_u64().unwrap(), "{row}");
+        (row["strategy"].as_str().unwrap().to_owned(), row["budget_bytes"].as_u64().unwrap())
+    };
+    let (alone, with_disk) = (smallest(&[]), smallest(&["--disk", &place]));
+    assert_eq!(with_disk.0, "optimal-smallest+disk");
+    assert!(with_disk.1 < alone.1, "{with_disk:?} {alone:?}");
+}
+
+#[test]
+fn a_lossy_codec_is_used_when_named_and_its_error_is_told() {
+    let arguments = ["verify", "--strategy", "optimal-smallest", "--compress", "int8", "--json"];
+    let found = json(&rekindle(&arguments));
+    assert_eq!(found["lossy"][0], "int8");
+    let error = found["relative_error"].as_f64().unwrap();
+    assert!(error > 0.0 && error < 0.05, "{error}");
+    let largest = found["largest_relative_error"].as_f64().unwrap();
+    assert!(largest >= error && largest < 0.5, "{largest}");
+    let output = rekindle(&arguments[..arguments.len() - 1]);
+    assert!(String::from_utf8_lossy(&output.stdout).contains("relative error of all gradients"));
+}
+
+#[test]
+fn what_cannot_be_a_place_is_refused_with_a_hint() {
+    let words = refused(&["verify", "--strategy", "optimal-50%", "--host", "1GiB"]);
+    assert!(
+        words.contains("flex computes in host memory") && words.contains("hint: leave --host out"),
+        "{words}"
+    );
+    let words = refused(&["verify", "--strategy", "optimal-50%", "--compress", "int7"]);
+    assert!(words.contains("there is no codec `int7`, expected one of: bf16"), "{words}");
+    let words = refused(&["verify", "--disk", "1GiB:/nowhere/at/all"]);
+    assert!(words.contains("the place `disk` cannot be used") && words.contains("hint:"), "{words}");
+    let words = refused(&["verify", "--disk", "1GiB"]);
+    assert!(words.contains("such as 64GiB:/scratch"), "{words}");
+}
+
+#[test]
+fn places_are_measured_into_a_profile() {
+    let (_folder, place) = disk();
+    let found = json(&rekindle(&["profile", "--disk", &place, "--compress", "bf16", "--json"]));
+    assert_eq!(found["tiers"][0]["name"], "disk");
+    assert!(found["tiers"][0]["write_bytes_per_second"].as_u64().unwrap() > 0);
+    assert_eq!(found["codecs"][0]["bytes_per_kibibyte"], 512);
+}

@@ -1,0 +1,102 @@
+//! A training that stops and goes on is one that never stopped.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rekindle_run::snapshots::{Snapshot, Snapshots};
+
+fn train(folder: &Path, arguments: &[&str]) -> Command {
+    let size = ["--layers", "2", "--width", "32", "--heads", "2", "--sequence", "16", "--batch", "2"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+    command.env_remove("REKINDLE_CONFIG").args(["train", "--json", "--snapshots"]).arg(folder);
+    command.args(size).args(arguments).stdout(Stdio::null());
+    command
+}
+
+fn done(folder: &Path, arguments: &[&str]) {
+    let output = train(folder, arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn refused(folder: &Path, arguments: &[&str]) -> String {
+    let output = train(folder, arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Weights by name, without the numbers that Burn gives parameters anew in every process.
+fn weights(folder: &Path, step: u64) -> Vec<u8> {
+    let snapshot: Snapshot = Snapshots::open(folder, 3).unwrap().read(step).unwrap();
+    let record = burn::store::ModuleRecord::from_bytes(burn::tensor::Bytes::from_bytes_vec(
+        snapshot.section("weights").unwrap().to_vec(),
+    ));
+    let device = burn::tensor::Device::flex();
+    let config = rekindle_models::GptConfig::new(256, 32, 2, 2, 16);
+    let model = config.init(&device).unwrap();
+    let model = burn::module::Module::load_record(model, record.unwrap());
+    struct Collect(Vec<u8>);
+    impl burn::module::ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &burn::module::Param<burn::tensor::Tensor<D>>) {
+            self.0.extend_from_slice(param.val().into_data().as_bytes());
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    burn::module::Module::visit(&model, &mut collect);
+    collect.0
+}
+
+#[test]
+fn a_run_that_goes_on_under_another_plan_has_the_same_weights() {
+    let (whole, parts) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    done(whole.path(), &["--steps", "9", "--strategy", "plain"]);
+    done(parts.path(), &["--steps", "4", "--strategy", "every-1"]);
+    done(parts.path(), &["--steps", "7", "--resume", "--budget", "smallest"]);
+    done(parts.path(), &["--steps", "9", "--resume", "--strategy", "sqrt"]);
+    assert_eq!(weights(whole.path(), 9), weights(parts.path(), 9));
+    let words = refused(parts.path(), &["--steps", "9", "--resume"]);
+    assert!(words.contains("the run is through: 9 of 9 steps are done"), "{words}");
+}
+
+#[test]
+fn snapshots_of_another_run_are_refused_by_what_differs() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = refused(folder.path(), &["--resume"]);
+    assert!(words.contains("has no snapshot to go on from"), "{words}");
+    done(folder.path(), &["--steps", "2"]);
+    let words = refused(folder.path(), &["--steps", "4", "--resume", "--seed", "2"]);
+    assert!(words.contains("is of another run; seed: found 1, expected 2"), "{words}");
+    let words = refused(folder.path(), &["--steps", "4", "--resume", "--dropout", "0.2"]);
+    assert!(words.contains("is of another run; model: found gpt, 2 blocks"), "{words}");
+    let file = folder.path().join("file");
+    std::fs::write(&file, "mine").unwrap();
+    refused(&file, &["--steps", "4"]);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+}
+
+#[test]
+fn a_run_that_is_killed_twenty_times_ends_with_the_same_weights() {
+    const STEPS: &str = "60";
+    let (whole, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let often = ["--steps", STEPS, "--snapshot-every", "1", "--keep", "2", "--strategy", "every-1"];
+    done(whole.path(), &often);
+    let mut random = fastrand::Rng::with_seed(7);
+    let has_one = || Snapshots::open(killed.path(), 2).unwrap().latest().unwrap().snapshot.is_some();
+    for _ in 0..20 {
+        let resume: &[&str] = if has_one() { &["--resume"] } else { &[] };
+        let mut command = train(killed.path(), &[&often, resume].concat());
+        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+        // Somewhere between the first look at the directory and the last step.
+        std::thread::sleep(Duration::from_millis(random.u64(5..120)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    let last = Snapshots::open(killed.path(), 2).unwrap().latest().unwrap().snapshot.map(|last| last.step());
+    let resume: &[&str] = if last.is_some() { &["--resume"] } else { &[] };
+    if last != Some(60) {
+        done(killed.path(), &[&often, resume].concat());
+    }
+    assert_eq!(weights(whole.path(), 60), weights(killed.path(), 60));
+}
