@@ -75,6 +75,7 @@ Examples:
   rekindle train --memory 1GiB --layers 24         weights, gradients and optimizer included
   rekindle train --budget 30% --cache plan.json    measure and plan once
   rekindle train --budget 20% --disk 1GiB:/tmp     recompute or move, whichever is cheaper
+  rekindle train --adaptive --steps 5000           tighter when memory is short, faster when it is free
   rekindle train --steps 5000 --snapshots run1     and --resume after a crash
   rekindle train --strategy every-2 --json > summary.json")]
 pub(crate) struct TrainArguments {
@@ -100,6 +101,10 @@ pub(crate) struct TrainArguments {
     /// What a plan leaves free of its budget, as a part of what it takes
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub(crate) margin: Fraction,
+    /// Have plans for many budgets ready, and take before each step the fastest that the free memory allows; --budget is
+    /// then the most
+    #[arg(long, conflicts_with_all = ["memory", "plan", "cache", "strategy", "deepspeed"])]
+    pub(crate) adaptive: bool,
     /// Train as the activation_checkpointing section of this DeepSpeed configuration says
     #[arg(long, value_name = "FILE", conflicts_with_all = ["budget", "memory", "plan", "cache", "strategy"])]
     pub(crate) deepspeed: Option<PathBuf>,

@@ -1,5 +1,6 @@
 //! The `rekindle` command.
 
+mod adaptive;
 mod amount;
 mod arguments;
 mod bench;

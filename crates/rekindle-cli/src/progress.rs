@@ -57,6 +57,13 @@ impl Progress {
         }
     }
 
+    /// Something to know happened between two steps. The live view has no room for it.
+    pub(crate) fn tell(&self, what: &str) {
+        if let Self::Line { bar, .. } = self {
+            bar.suspend(|| eprintln!("{what}"));
+        }
+    }
+
     /// A step was run; whether to go on.
     pub(crate) fn ran(&self, loss: f32) -> bool {
         match self {

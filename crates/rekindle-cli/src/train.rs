@@ -8,6 +8,7 @@ use rekindle::{Bytes, Measuring, Nanos, Plan, memory};
 use rekindle_models::{Gpt, GptBatch};
 use serde::Serialize;
 
+use crate::adaptive::Adaptive;
 use crate::amount::Target;
 use crate::arguments::TrainArguments;
 use crate::corpus::Corpus;
@@ -48,6 +49,9 @@ struct Summary {
     /// How long measuring the stages and planning took.
     #[serde(skip_serializing_if = "Option::is_none")]
     planning_ns: Option<Nanos>,
+    /// How often the plan changed while training, when it may.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    plan_changes: Option<u32>,
     totals: Totals,
 }
 
@@ -116,9 +120,23 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         eprintln!("going on after step {first}");
     }
     let mut known = None;
-    let ready = match &arguments.plan {
-        Some(path) => planning::from_file(path, arguments.profile.as_deref(), &model, &sample, &places)?,
-        None => {
+    let mut adaptive = match arguments.adaptive {
+        true => {
+            let cut = arguments.cut.of(&model);
+            Some(Adaptive::start(cut, &sample, arguments.margin, &places, arguments.budget)?)
+        }
+        false => None,
+    };
+    let mut ready = match (&arguments.plan, &mut adaptive) {
+        (_, Some(adaptive)) => {
+            let (ready, told) = adaptive.next()?;
+            told.iter().for_each(|told| eprintln!("{told}"));
+            ready
+        }
+        (Some(path), None) => {
+            planning::from_file(path, arguments.profile.as_deref(), &model, &sample, &places)?
+        }
+        (None, None) => {
             let held = match arguments.memory {
                 Some(target) => held_by_training(target, &model, &sample, size.seed, empty)?,
                 None => Bytes::ZERO,
@@ -142,6 +160,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         }
     };
     let name = match &arguments.plan {
+        _ if adaptive.is_some() => "adaptive".to_owned(),
         Some(path) => format!("{}", path.display()),
         None => match arguments.memory {
             Some(target) => format!("memory-{target}"),
@@ -171,6 +190,11 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     let mut losses = Vec::with_capacity(arguments.steps as usize);
     memory::reset_peak();
     for number in first..arguments.steps {
+        if let Some(adaptive) = adaptive.as_mut().filter(|_| number > first) {
+            let (next, told) = adaptive.next()?;
+            told.iter().for_each(|told| progress.tell(told));
+            ready = next;
+        }
         progress.begin();
         let batch = corpus.batch(size, &device);
         // A seed for each step: dropout must not repeat itself, and a run must be repeatable.
@@ -231,6 +255,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         budget_bytes: ready.budget_bytes(),
         predicted: prediction(&ready, known.as_ref()),
         planning_ns: known.as_ref().map(|known| known.took),
+        plan_changes: adaptive.as_ref().map(|adaptive| adaptive.changes),
         totals: Totals {
             weights,
             optimizer_state,

@@ -159,3 +159,17 @@ pub fn keep_freed() -> bool {
     #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
     false
 }
+
+/// Hands memory that was freed and kept back to the system, now; whether there was any. For a program that called
+/// [`keep_freed`] and learns that others need it.
+pub fn give_back() -> bool {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        #[allow(unsafe_code)]
+        // SAFETY: it takes a number and no pointer, and works under the allocator's own lock.
+        let given = unsafe { libc::malloc_trim(0) };
+        given == 1
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    false
+}

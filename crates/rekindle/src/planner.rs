@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-use rekindle_plan::solvers::Solver;
+use rekindle_plan::solvers::{Solver, optimal};
 use rekindle_plan::{Action, Bytes, Profile, Request, SolveError};
+use rekindle_run::governor::{Ladder, Rung};
 use rekindle_run::{Measurement, Measuring};
 
 use crate::budget::{with_margin, without_bookkeeping};
-use crate::{Budget, Error, Places, Planned, Staged};
+use crate::{Budget, Description, Error, Places, Planned, Staged};
 
 /// Plans a model for a budget: measures its stages on `sample`, and finds the fastest plan within the budget.
 ///
@@ -171,6 +172,60 @@ impl<'a> Planner<'a> {
     /// # Errors
     /// When a stage fails, the cached plan is of another model, or no plan fits the budget.
     pub fn plan<M: Staged + ?Sized>(mut self, model: &M, sample: &M::Batch) -> Result<Planned, Error> {
+        let (cached, description, profile, noise) = self.known(model, sample)?;
+        let budget = self.budget.resolve(&profile, self.margin)?;
+        let usable = without_bookkeeping(&profile, budget);
+        let request = Request { budget_bytes: Some(usable), margin: self.margin, ..Request::default() };
+        let plan = self.solver.solve(&profile, &request);
+        let mut plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, self.margin))?;
+        plan.budget_bytes = Some(budget);
+        self.places.reserve(&profile, &plan)?;
+        let planned = Planned::new(description, profile, plan, noise)?.with_places(self.places);
+        if let Some(path) = &self.cache
+            && cached.is_none_or(|cached| cached.plan() != planned.plan())
+        {
+            planned.save(path)?;
+        }
+        Ok(planned)
+    }
+
+    /// Plans `model` for up to `most` budgets at once, from the smallest to what plain training takes: the rungs that a
+    /// [`Governor`](rekindle_run::governor::Governor) goes up and down while training. The planner's own budget has
+    /// no part in it: the governor has a limit.
+    ///
+    /// All of them give the same bits, unless a place is lossy.
+    ///
+    /// # Errors
+    /// When a stage fails, the cached plan is of another model, or there is no plan.
+    pub fn ladder<M: Staged + ?Sized>(
+        mut self,
+        model: &M,
+        sample: &M::Batch,
+        most: usize,
+    ) -> Result<Ladder<Planned>, Error> {
+        let (_, description, profile, noise) = self.known(model, sample)?;
+        let frontier = optimal::frontier(&profile, &Request::default()).map_err(Error::NoPlan)?;
+        let failed = |error: &dyn std::fmt::Display| Error::Run { reason: error.to_string() };
+        let plans = Ladder::from_frontier(&profile, &frontier, most).map_err(|error| failed(&error))?;
+        let mut rungs = Vec::with_capacity(plans.rungs().len());
+        for rung in plans.rungs() {
+            let mut plan = rung.plan.clone();
+            let budget = with_margin(&profile, plan.predicted.peak_bytes, self.margin);
+            plan.budget_bytes = Some(budget);
+            self.places.reserve(&profile, &plan)?;
+            let planned = Planned::new(description.clone(), profile.clone(), plan, noise)?;
+            let plan = planned.with_places(self.places.clone());
+            rungs.push(Rung { budget, step_time: rung.step_time, plan });
+        }
+        Ladder::best_of(rungs).map_err(|error| failed(&error))
+    }
+
+    /// What is known of the model's stages: as it was given, kept in a file, or measured now; with the places of today.
+    fn known<M: Staged + ?Sized>(
+        &mut self,
+        model: &M,
+        sample: &M::Batch,
+    ) -> Result<(Option<Planned>, Description, Profile, f64), Error> {
         let (region, input) = model.stages(sample);
         let description = region.describe(&input);
         let cached = match &self.cache {
@@ -195,20 +250,7 @@ impl<'a> Planner<'a> {
         };
         // What a cached profile says of places was true of another day, or of another disk.
         let profile = self.places.measure(profile)?;
-        let budget = self.budget.resolve(&profile, self.margin)?;
-        let usable = without_bookkeeping(&profile, budget);
-        let request = Request { budget_bytes: Some(usable), margin: self.margin, ..Request::default() };
-        let plan = self.solver.solve(&profile, &request);
-        let mut plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, self.margin))?;
-        plan.budget_bytes = Some(budget);
-        self.places.reserve(&profile, &plan)?;
-        let planned = Planned::new(description, profile, plan, noise)?.with_places(self.places);
-        if let Some(path) = &self.cache
-            && cached.is_none_or(|cached| cached.plan() != planned.plan())
-        {
-            planned.save(path)?;
-        }
-        Ok(planned)
+        Ok((cached, description, profile, noise))
     }
 }
 

@@ -1,0 +1,95 @@
+//! `rekindle train --adaptive`: a plan for each step, as memory comes and goes.
+
+use rekindle::{Budget, Bytes, Places, Planned, Planner, memory};
+use rekindle_models::GptBatch;
+use rekindle_run::governor::{BackOff, Governing, Governor, SystemMemory};
+
+use crate::amount::{Fraction, Target};
+use crate::cut::{Cut, CutModel};
+use crate::failure::Failure;
+use crate::planning::refused;
+use crate::report;
+use crate::strategy::Ready;
+
+/// How many plans are ready to be run.
+const RUNGS: usize = 12;
+/// Where the system's files are, for containers that have them elsewhere, and for tests.
+const ROOT: &str = "REKINDLE_MEMORY_ROOT";
+
+/// Plans for many budgets, and who chooses among them.
+pub(crate) struct Adaptive {
+    governor: Governor<Planned>,
+    gauge: SystemMemory,
+    cut: Cut,
+    /// What the steps so far took at most, which the allocator keeps.
+    held: Bytes,
+    /// How often the plan changed since the first step.
+    pub(crate) changes: u32,
+}
+
+impl Adaptive {
+    /// Measures the model once, and makes all plans.
+    pub(crate) fn start(
+        model: CutModel<'_>,
+        batch: &GptBatch,
+        margin: Fraction,
+        places: &Places,
+        most: Option<Target>,
+    ) -> Result<Self, Failure> {
+        let bar = report::spinner("measuring the stages");
+        let planner = Planner::new(Budget::smallest()).margin(margin.0).places(places.clone());
+        let planner = planner.progress(|stage, name| {
+            bar.set_message(format!("measuring stage {stage} ({name})"));
+        });
+        let ladder = planner.ladder(&model, batch, RUNGS);
+        bar.finish_and_clear();
+        let ladder = ladder.map_err(refused)?;
+        let profile = ladder.rungs().last().map(|rung| rung.plan.profile());
+        let limit = match most.zip(profile) {
+            None => None,
+            Some((most, profile)) => {
+                let budget = most.budget(None).and_then(|budget| budget.resolve(profile, margin.0));
+                Some(budget.map_err(refused)?)
+            }
+        };
+        let governor =
+            Governor::new(ladder, Governing { limit, ..Governing::default() }).map_err(|error| {
+                let hint = format!("give --budget {} or more", error.smallest.get());
+                Failure::request(error, hint)
+            })?;
+        let gauge = std::env::var_os(ROOT).map_or_else(SystemMemory::new, SystemMemory::at);
+        Ok(Self { governor, gauge, cut: model.cut, held: Bytes::ZERO, changes: 0 })
+    }
+
+    /// The plan for the next step, and what to tell about it.
+    ///
+    /// Nothing is run that would not fit: when not even the tightest plan does, it waits for a minute, then gives up.
+    pub(crate) fn next(&mut self) -> Result<(Ready, Option<String>), Failure> {
+        // What earlier steps freed is still ours; the next one takes it again.
+        let decision =
+            self.governor.next_waiting(&mut self.gauge, self.held, BackOff::default(), std::thread::sleep);
+        if let Some(short) = decision.short {
+            return Err(Failure::failed(
+                anyhow::anyhow!(
+                    "the tightest plan takes {}, but {} of memory can be used",
+                    short.needed,
+                    short.free
+                ),
+                "wait for memory to be free and go on with --resume, or make --batch or --sequence smaller",
+            ));
+        }
+        let told = decision.change.as_ref().map(ToString::to_string);
+        if let Some(change) = &decision.change
+            && let Some(from) = change.from
+        {
+            self.changes += 1;
+            if change.to.budget < from.budget {
+                // What the larger plan took is of no use any more, and others are waiting for it.
+                memory::give_back();
+                self.held = Bytes::ZERO;
+            }
+        }
+        self.held = self.held.max(self.governor.rung(decision.rung).budget);
+        Ok((Ready::Planned(self.governor.rung(decision.rung).plan.clone(), self.cut), told))
+    }
+}

@@ -1,0 +1,67 @@
+//! Training while memory comes and goes.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// A system that says this much is available.
+fn says(root: &Path, kibibytes: u64) {
+    // A twentieth of all is reserved: one mebibyte.
+    let text = format!("MemTotal: 20480 kB\nMemAvailable: {kibibytes} kB\n");
+    std::fs::create_dir_all(root.join("proc")).unwrap();
+    let part = root.join("proc/part");
+    std::fs::write(&part, text).unwrap();
+    std::fs::rename(part, root.join("proc/meminfo")).unwrap();
+}
+
+fn train(root: &Path, arguments: &[&str]) -> Command {
+    let size = ["--layers", "4", "--width", "64", "--heads", "4", "--sequence", "64", "--batch", "4"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+    command.env_remove("REKINDLE_CONFIG").env("REKINDLE_MEMORY_ROOT", root);
+    command.args(["train", "--adaptive", "--json"]).args(size).args(arguments);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_run_goes_tighter_before_a_step_that_would_not_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    says(folder.path(), 16 << 10);
+    let mut child = train(folder.path(), &["--steps", "100"]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    // The first plan is the fastest there is; then somebody else takes all that is free.
+    let start = lines.find(|line| line.starts_with("step 1: ")).unwrap();
+    says(folder.path(), 0);
+    let tighter = lines.find(|line| line.contains("because only")).unwrap();
+    assert!(tighter.contains("can be used"), "{start}\n{tighter}");
+    // What the run gave back is free, and so is what the other one had.
+    says(folder.path(), 16 << 10);
+    lines.for_each(drop);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(found["plan_changes"].as_u64().unwrap() >= 2, "{found}");
+    assert!(found["peak_bytes"].as_u64() <= found["budget_bytes"].as_u64(), "{found}");
+    assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"]);
+}
+
+#[test]
+fn a_budget_is_the_most_an_adaptive_run_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    says(folder.path(), 16 << 10);
+    let output = train(folder.path(), &["--steps", "3", "--budget", "60%"]).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let (budget, plain) =
+        (found["budget_bytes"].as_u64().unwrap(), found["plain_peak_bytes"].as_u64().unwrap());
+    assert!(budget < plain * 7 / 10, "{found}");
+    let output = train(folder.path(), &["--budget", "100KiB"]).output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{words}");
+    assert!(words.contains("the limit is 100.0 KiB") && words.contains("hint: give --budget"), "{words}");
+}
