@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use burn::optim::AdamConfig;
 use burn::tensor::Device;
-use rekindle::{Bytes, Measuring, Nanos, Plan, memory};
+use rekindle::{Bytes, Fault, Measuring, Nanos, Plan, memory};
 use rekindle_models::{Gpt, GptBatch};
 use serde::Serialize;
 
@@ -200,6 +200,9 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         // A seed for each step: dropout must not repeat itself, and a run must be repeatable.
         let seed = size.seed.wrapping_add(u64::from(number));
         let done = step(&model, &batch, &ready, seed)?;
+        for Fault { boundary, place, error } in places.take_faults() {
+            progress.tell(&format!("step {}: {boundary} was lost in `{place}`: {error}", number + 1));
+        }
         let loss = done.loss.into_scalar::<f32>();
         if !loss.is_finite() {
             progress.end(true);

@@ -101,7 +101,7 @@ pub use planner::{Planner, measure, plan};
 pub use region::{Region, TraceHandle, checkpoint, without_checkpointing};
 pub use rekindle_derive::Boundary;
 pub use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, Schedule};
-pub use rekindle_run::{Event, Measurement, Measuring, Spread, Trace};
+pub use rekindle_run::{Event, Fault, Measurement, Measuring, Spread, Trace};
 pub use seeds::seed;
 pub use stage::{NoModule, StageOutput};
 pub use staged::{Staged, Under};

@@ -1,8 +1,12 @@
 //! Where boundaries may lie besides the device: host memory, a disk, or on the device in fewer bytes.
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use rekindle_plan::{Action, Bytes, Name, Plan, Profile};
 use rekindle_run::codec;
-use rekindle_run::{Coded, HostPool, PackedTensor, Parcel, Store, Stores, measure_codec, measure_store};
+use rekindle_run::{
+    Coded, Fault, HostPool, PackedTensor, Parcel, Store, Stores, measure_codec, measure_store,
+};
 
 use crate::Error;
 
@@ -28,6 +32,17 @@ pub struct Places {
     disk: Option<(rekindle_run::DiskFile, Bytes)>,
     /// With the memory that compressed boundaries lie in.
     codecs: Vec<(Name, HostPool)>,
+    faults: FaultLog,
+}
+
+/// What went wrong in the places of a run.
+pub(crate) type FaultLog = Arc<Mutex<Vec<Fault>>>;
+
+/// Writes down what went wrong, up to a number that somebody might read.
+pub(crate) fn note_faults(log: &FaultLog, faults: &[Fault]) {
+    let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
+    let room = 1000_usize.saturating_sub(log.len());
+    log.extend(faults.iter().take(room).cloned());
 }
 
 /// How often a place is tried when it is measured.
@@ -82,6 +97,16 @@ impl Places {
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let tiers = [self.host.as_ref().map(|_| HOST), self.disk_limit().map(|_| DISK)];
         tiers.into_iter().flatten().chain(self.codecs.iter().map(|(name, _)| name.as_str()))
+    }
+
+    /// What went wrong in them since this was last asked: a full disk, a damaged file. The steps went on, and their
+    /// gradients are right: what was lost was computed again, or kept on the device, which then took more than planned.
+    pub fn take_faults(&self) -> Vec<Fault> {
+        std::mem::take(&mut self.faults.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn fault_log(&self) -> FaultLog {
+        self.faults.clone()
     }
 
     /// Whether there are none.

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rekindle_plan::{Bytes, Name, Plan, Profile, Schedule, Simulation};
-use rekindle_run::Stores;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -69,8 +68,8 @@ impl Planned {
         places::lossy_codecs(self.plan())
     }
 
-    pub(crate) fn stores(&self) -> Stores {
-        self.places.stores()
+    pub(crate) fn places(&self) -> &Places {
+        &self.places
     }
 
     /// Runs the model's stages under the plan.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::module::Module;
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Name, Plan, Profile, Rule, Schedule, Tier};
-use rekindle_run::{HostStore, Measurement, Measuring, Store, Stores, Trace};
+use rekindle_run::{HostStore, Measurement, Measuring, Store, Trace};
 
 use crate::boundary::{Boundary, Parts};
 use crate::checks::Checks;
@@ -462,9 +462,9 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         device: Device,
     ) -> Result<Parts, Error> {
         let schedule = self.check()?;
-        let mut stores = match &self.planned {
-            Choice::Planned(planned) => planned.stores(),
-            _ => Stores::new(),
+        let (mut stores, faults) = match &self.planned {
+            Choice::Planned(planned) => (planned.places().stores(), planned.places().fault_log()),
+            _ => Default::default(),
         };
         if let (Some(limit), Ok(name)) = (self.host, "host".parse::<Name>()) {
             stores.insert(name, Box::new(HostStore::new(limit)) as Box<dyn Store>);
@@ -478,7 +478,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             seed,
             checks: self.checks,
         };
-        let output = node::run(setup, Job { schedule, stores, trace: self.trace })?;
+        let output = node::run(setup, Job { schedule, stores, trace: self.trace, faults })?;
         device.seed(seeds::next());
         Ok(output)
     }

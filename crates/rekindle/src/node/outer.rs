@@ -15,6 +15,7 @@ use super::boundary::PartGradients;
 use super::engine::BurnEngine;
 use super::{GraphBackend, Tracked};
 use crate::backward::raise;
+use crate::places::{FaultLog, note_faults};
 use crate::region::TraceHandle;
 use crate::seeds;
 
@@ -28,6 +29,7 @@ pub(super) struct Waiting<B: GraphBackend> {
     /// The device to seed when the backward is through; a nested region leaves that to the outer one.
     pub(super) reseed: Option<Device>,
     pub(super) trace: Option<TraceHandle>,
+    pub(super) faults: FaultLog,
 }
 
 /// A part of the region's input that needs a gradient.
@@ -119,6 +121,7 @@ impl<B: GraphBackend, const N: usize> Backward<B, N> for Hub {
             raise(error);
         }
         let result = waiting.executor.backward(&mut waiting.engine, gradients);
+        note_faults(&waiting.faults, waiting.executor.faults());
         if let (Some(handle), Some(trace)) = (&waiting.trace, waiting.executor.trace()) {
             handle.set(trace.clone());
         }

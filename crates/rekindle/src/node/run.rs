@@ -20,6 +20,7 @@ use super::{GraphBackend, TapeStrategy, sweep, sweep_when};
 use crate::boundary::Parts;
 use crate::checks::{Checks, Record};
 use crate::kept::{self, KeptRow};
+use crate::places::FaultLog;
 use crate::region::TraceHandle;
 use crate::stage::AnyStage;
 use crate::{Error, seeds};
@@ -51,6 +52,8 @@ pub(crate) struct Job {
     pub(crate) schedule: Schedule,
     pub(crate) stores: Stores,
     pub(crate) trace: Option<TraceHandle>,
+    /// Where to write down what went wrong in the stores.
+    pub(crate) faults: FaultLog,
 }
 
 /// Calls a function for the backend that the tensors of a setup are on, with the strategy of the user's graph. One line
@@ -249,6 +252,7 @@ fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Re
         output_gradients: output.parts.iter().map(|_| None).collect(),
         reseed: (!seeds::nested()).then_some(device),
         trace: job.trace,
+        faults: job.faults,
     })));
     // The hub's first parent is always the tie, so that `InputWay::Parent` counts from one.
     let tie = match join::<B>(tied, &value) {

@@ -14,6 +14,7 @@ mod dropout;
 mod errors;
 mod identity;
 mod nesting;
+mod places;
 mod plans;
 mod random;
 mod sharing;
