@@ -139,8 +139,9 @@ pub(crate) struct TrainArguments {
 Examples:
   rekindle verify
   rekindle verify --strategy full --layers 6 --json
+  rekindle verify --strategy optimal-smallest --compress int8 --steps 500
 
-Exits with 1 when a gradient differs.")]
+Exits with 1 when a gradient differs, unless a codec that loses digits was asked for.")]
 pub(crate) struct VerifyArguments {
     /// What to compare with plain training: balanced, store-all, full, sqrt, every-K or optimal-BUDGET
     #[arg(long, default_value = "every-1", value_name = "NAME")]
@@ -151,6 +152,9 @@ pub(crate) struct VerifyArguments {
     /// What a plan leaves free of its budget, as a part of what it takes
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub(crate) margin: Fraction,
+    /// Train so many steps as well, plain and so, and compare the losses
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) steps: u32,
     #[command(flatten)]
     pub(crate) places: PlaceArguments,
     #[command(flatten)]

@@ -1,14 +1,16 @@
 //! `rekindle verify`: are the gradients the same?
 
+use burn::optim::AdamConfig;
 use burn::tensor::Device;
 use rekindle::Bytes;
+use rekindle_models::Gpt;
 use serde::Serialize;
 
-use crate::arguments::VerifyArguments;
+use crate::arguments::{Size, VerifyArguments};
 use crate::corpus::Corpus;
 use crate::cut::Cut;
 use crate::failure::Failure;
-use crate::measure::{Comparison, build, compare, step};
+use crate::measure::{Comparison, build, compare, median, step};
 use crate::places::suffix;
 use crate::planning::{self, Planning};
 use crate::report;
@@ -24,6 +26,19 @@ struct Verdict {
     lossy: Vec<String>,
     #[serde(flatten)]
     comparison: Comparison,
+    /// What training comes to, when it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    training: Option<Training>,
+}
+
+/// Losses after so many steps from the same weights, on the same batches: the median of the last five.
+#[derive(Serialize)]
+struct Training {
+    steps: u32,
+    plain_loss: f32,
+    loss: f32,
+    /// How far it is from plain's, as a part of it.
+    difference: f32,
 }
 
 /// Runs the command.
@@ -48,12 +63,23 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let ready = planning::ready(arguments.strategy, Cut::Parts.of(&model), &batch, &mut None, planning)?;
     let found = step(&model, &batch, &ready, size.seed)?;
     bar.finish_and_clear();
+    let comparison = compare(&model, &expected, &found);
+    drop((expected, found));
+    let training = match arguments.steps {
+        0 => None,
+        steps => {
+            let plain_loss = loss_after(steps, model.clone(), size, &Ready::Plain)?;
+            let loss = loss_after(steps, model, size, &ready)?;
+            Some(Training { steps, plain_loss, loss, difference: loss / plain_loss - 1.0 })
+        }
+    };
     let verdict = Verdict {
         model: size.describe(),
         strategy: format!("{}{}", arguments.strategy, suffix(&places)),
         seed: size.seed,
         lossy: ready.lossy_codecs(),
-        comparison: compare(&model, &expected, &found),
+        comparison,
+        training,
     };
     match arguments.json {
         true => report::show_json(&verdict)?,
@@ -74,6 +100,24 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     }
 }
 
+/// Trains a model for some steps.
+fn loss_after(steps: u32, mut model: Gpt, size: &Size, how: &Ready) -> Result<f32, Failure> {
+    let device = Device::flex().autodiff();
+    let mut corpus = Corpus::open(None, size.sequence, size.seed)?;
+    let mut optimizer = AdamConfig::new().init();
+    let mut losses = Vec::with_capacity(steps as usize);
+    let bar = report::bar(u64::from(steps), "training");
+    for number in 0..steps {
+        let batch = corpus.batch(size, &device);
+        let done = step(&model, &batch, how, size.seed.wrapping_add(u64::from(number)))?;
+        losses.push(done.loss.into_scalar::<f32>());
+        model = optimizer.step(1e-3, model, done.gradients);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(median(&losses[losses.len().saturating_sub(5)..]).unwrap_or_default())
+}
+
 fn show(verdict: &Verdict) -> Result<(), Failure> {
     let Comparison { tensors, identical, loss_identical, .. } = verdict.comparison;
     let loss = match loss_identical {
@@ -90,6 +134,12 @@ fn show(verdict: &Verdict) -> Result<(), Failure> {
         let percent = |error: f64| format!("{:.3}%", error * 100.0);
         rows.push(["relative error of all gradients".to_owned(), percent(verdict.comparison.relative_error)]);
         rows.push(["a parameter's largest".to_owned(), percent(verdict.comparison.largest_relative_error)]);
+    }
+    if let Some(Training { steps, plain_loss, loss, difference }) = &verdict.training {
+        rows.push([
+            format!("loss after {steps} steps, plain and so"),
+            format!("{plain_loss:.4} and {loss:.4} ({})", report::signed_percent(f64::from(*difference))),
+        ]);
     }
     report::show(&report::table([verdict.model.as_str(), ""], rows))
 }

@@ -72,6 +72,9 @@ fn a_lossy_codec_is_used_when_named_and_its_error_is_told() {
     assert!(error > 0.0 && error < 0.05, "{error}");
     let largest = found["largest_relative_error"].as_f64().unwrap();
     assert!(largest >= error && largest < 0.5, "{largest}");
+    let found = json(&rekindle(&[&arguments[..], &["--steps", "20"]].concat()));
+    let difference = found["training"]["difference"].as_f64().unwrap();
+    assert!(difference != 0.0 && difference.abs() < 0.01, "{found}");
     let output = rekindle(&arguments[..arguments.len() - 1]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("relative error of all gradients"));
 }

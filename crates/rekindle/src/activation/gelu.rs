@@ -125,7 +125,7 @@ fn normal(x: f32) -> Normal {
 /// `x` is `n ln 2 + r`; `e^r` is a polynomial, and `2^n` is put together from its bits.
 #[inline(always)]
 fn exp(x: f32) -> f32 {
-    const P: [f32; 7] = [1.0, 1.0, 0.499_999_91, 0.166_664_1, 0.041_668_288, 0.008_375_645, 0.001_383_580_2];
+    const P: [f32; 7] = [1.0, 1.0, 0.499_999_9, 0.166_664_1, 0.041_668_29, 0.008_375_645, 0.001_383_580_2];
     // Adding and taking away 1.5 * 2^23 leaves the nearest whole number, and its bits in the sum.
     const ROUND: f32 = 12_582_912.0;
     let bounded = if x > -87.0 { x } else { -87.0 };

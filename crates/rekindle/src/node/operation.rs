@@ -37,6 +37,7 @@ pub(crate) trait Operation: Copy + Debug + Send + Sync + 'static {
 
 /// Runs an operation on a tensor with autodiff. Any other, and one of a backend that this build cannot record on, is
 /// handed back.
+#[allow(clippy::result_large_err, reason = "neither is an error: both are the tensor, which is moved anyway")]
 pub(crate) fn apply<const D: usize>(
     operation: impl Operation,
     input: Tensor<D>,
