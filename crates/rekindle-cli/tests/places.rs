@@ -49,18 +49,16 @@ fn a_disk_and_lossless_codecs_change_no_bit() {
 #[test]
 fn a_disk_lowers_the_smallest_budget() {
     let (_folder, place) = disk();
-    let smallest = |places: &[&str]| {
-        let found = json(&rekindle(
-            &[&["bench", "--strategies", "optimal-smallest", "--rounds", "1", "--json"], places].concat(),
-        ));
-        let row = found["rows"].as_array().unwrap().last().unwrap().clone();
-        assert_eq!(row["identical"], true);
-        assert!(row["peak_bytes"].as_u64().unwrap() <= row["budget_bytes"].as_u64().unwrap(), "{row}");
-        (row["strategy"].as_str().unwrap().to_owned(), row["budget_bytes"].as_u64().unwrap())
-    };
-    let (alone, with_disk) = (smallest(&[]), smallest(&["--disk", &place]));
-    assert_eq!(with_disk.0, "optimal-smallest+disk");
-    assert!(with_disk.1 < alone.1, "{with_disk:?} {alone:?}");
+    // Both from one measurement: what a stage needs depends on how many threads happen to work at once.
+    let arguments =
+        ["bench", "--strategies", "optimal-smallest", "--rounds", "1", "--json", "--disk", &place];
+    let found = json(&rekindle(&arguments));
+    let rows = found["rows"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["strategy"].as_str().unwrap()).collect();
+    assert_eq!(names, ["plain", "optimal-smallest", "optimal-smallest+disk"]);
+    assert!(rows.iter().all(|row| row["identical"] == true), "{found}");
+    let budget = |row: usize| rows[row]["budget_bytes"].as_u64().unwrap();
+    assert!(budget(2) < budget(1), "{found}");
 }
 
 #[test]
