@@ -60,6 +60,13 @@ impl Saving {
     pub(crate) fn open(arguments: &SavingArguments, identity: Identity) -> Result<Option<Self>, Failure> {
         let Some(directory) = &arguments.snapshots else { return Ok(None) };
         let snapshots = Snapshots::open(directory, usize::from(arguments.keep)).map_err(refused)?;
+        let newest = snapshots.list().map_err(refused)?.into_iter().map(|listed| listed.step).max();
+        if let (Some(step), false) = (newest, arguments.resume) {
+            return Err(Failure::request(
+                anyhow::anyhow!("`{}` has snapshots already, up to step {step}", directory.display()),
+                "go on from them with --resume, or give another directory",
+            ));
+        }
         let metadata = identity.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         Ok(Some(Self { snapshots, every: arguments.snapshot_every, metadata }))
     }

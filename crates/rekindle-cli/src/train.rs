@@ -191,7 +191,16 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     memory::reset_peak();
     for number in first..arguments.steps {
         if let Some(adaptive) = adaptive.as_mut().filter(|_| number > first) {
-            let (next, told) = adaptive.next()?;
+            let (next, told) = match adaptive.next() {
+                Ok(next) => next,
+                Err(failure) => {
+                    // Nothing that was learnt is lost: the run can go on when there is memory again.
+                    if let Some(saving) = &mut saving {
+                        saving.write(number, &model, &optimizer, &corpus)?;
+                    }
+                    return Err(failure);
+                }
+            };
             told.iter().for_each(|told| progress.tell(told));
             ready = next;
         }
@@ -216,7 +225,11 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         model = optimizer.step(rate, model, done.gradients);
         let last = !go_on || number + 1 == arguments.steps;
         if let Some(saving) = saving.as_mut().filter(|saving| saving.is_due(number + 1, last)) {
-            saving.write(number + 1, &model, &optimizer, &corpus)?;
+            match saving.write(number + 1, &model, &optimizer, &corpus) {
+                // A full disk may have room again at the next one; the older ones are there.
+                Err(failure) if !last => progress.tell(&failure.to_string()),
+                written => written?,
+            }
         }
         if !go_on {
             break;

@@ -66,6 +66,8 @@ fn snapshots_of_another_run_are_refused_by_what_differs() {
     let words = refused(folder.path(), &["--resume"]);
     assert!(words.contains("has no snapshot to go on from"), "{words}");
     done(folder.path(), &["--steps", "2"]);
+    let words = refused(folder.path(), &["--steps", "4"]);
+    assert!(words.contains("has snapshots already, up to step 2") && words.contains("--resume"), "{words}");
     let words = refused(folder.path(), &["--steps", "4", "--resume", "--seed", "2"]);
     assert!(words.contains("is of another run; seed: found 1, expected 2"), "{words}");
     let words = refused(folder.path(), &["--steps", "4", "--resume", "--dropout", "0.2"]);

@@ -4,6 +4,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use rekindle_plan::Bytes;
+use rekindle_run::governor::{Gauge, SystemMemory};
 
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -124,16 +125,7 @@ pub(crate) fn lap() -> Option<Bytes> {
 /// The memory that this process could still take: what the machine has available, or its control group where that
 /// allows less. `None` where the system does not say.
 pub fn free() -> Option<Bytes> {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let meminfo = read("/proc/meminfo")?;
-    let available = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kibibytes: u64 = available.trim().trim_end_matches("kB").trim().parse().ok()?;
-    let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
-    // A group without a limit says `max`.
-    let limit = number("/sys/fs/cgroup/memory.max");
-    let used = number("/sys/fs/cgroup/memory.current");
-    let group = limit.zip(used).map(|(limit, used)| limit.saturating_sub(used));
-    Some(Bytes::new((kibibytes * 1024).min(group.unwrap_or(u64::MAX))))
+    SystemMemory::new().read().free
 }
 
 /// Has the process keep the memory that it frees, instead of handing it back to the system: at the start of `main`.

@@ -1,5 +1,5 @@
-//! A region as one node of the user's autodiff graph. With `traced/capture.rs`, the only part that touches Burn's
-//! extension API.
+//! A region as one node of the user's autodiff graph. With `traced/capture.rs`, the only part that makes nodes with
+//! Burn's extension API.
 //!
 //! ```text
 //!  inputs, parameters ──▶ join ──▶ hub ──▶ output node, one for each float output
@@ -32,7 +32,7 @@ use burn::backend::{Backend, BackendTensor, DispatchKindConversion, DispatchTens
 pub(crate) use burn::backend::GradientCheckpointingStrategy as TapeStrategy;
 #[cfg(feature = "capture")]
 pub(crate) use graph::{Join, Start, join, node, token};
-pub(crate) use operation::{Keeps, Operation, apply, elements, rewrite};
+pub(crate) use operation::{Keeps, Operation, apply, rewrite, rewrite_from};
 pub(crate) use reseed::reseed_after_backward;
 pub(crate) use run::{Job, Setup, measure, run};
 pub use sweep::sweep;

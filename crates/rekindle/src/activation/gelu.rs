@@ -4,7 +4,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::Tensor;
 
 use super::{in_pieces, over_pieces};
-use crate::node::{GraphBackend, Keeps, Operation, apply, elements, rewrite};
+use crate::node::{GraphBackend, Keeps, Operation, apply, rewrite, rewrite_from};
 
 /// `x` times the probability that a normal variable is less than `x`: Burn's `gelu`, not the approximation by `tanh`.
 ///
@@ -48,22 +48,9 @@ impl Operation for Gelu {
         gradient: FloatTensor<B>,
     ) -> FloatTensor<B> {
         let Some(input) = kept else { return gradient };
-        let gradient = match elements::<B>(&input) {
-            None => gradient,
-            Some(input) => {
-                let update = |gradient: &mut [f32]| in_pieces(input, gradient, 1, backward);
-                let make = |gradient: &[f32]| {
-                    let mut made = gradient.to_vec();
-                    update(&mut made);
-                    made
-                };
-                match rewrite::<B>(gradient, update, make) {
-                    Ok(made) => return made,
-                    Err(gradient) => gradient,
-                }
-            }
-        };
-        B::gelu_backward(input, gradient)
+        let in_pieces = |input: &[f32], gradient: &mut [f32]| in_pieces(input, gradient, 1, backward);
+        rewrite_from::<B>(gradient, &input, in_pieces)
+            .unwrap_or_else(|gradient| B::gelu_backward(input.clone(), gradient))
     }
 }
 

@@ -5,7 +5,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::Tensor;
 
 use super::in_pieces;
-use crate::node::{GraphBackend, Keeps, Operation, apply, elements, rewrite};
+use crate::node::{GraphBackend, Keeps, Operation, apply, rewrite_from};
 
 /// The softmax along a dimension, as Burn's `softmax` computes it.
 ///
@@ -28,7 +28,7 @@ use crate::node::{GraphBackend, Keeps, Operation, apply, elements, rewrite};
 /// As Burn's: when there is no such dimension.
 pub fn softmax<const D: usize>(input: Tensor<D>, dim: usize) -> Tensor<D> {
     // Any other dimension is rare, and its rows lie scattered.
-    if dim + 1 != D {
+    if dim.checked_add(1) != Some(D) {
         return burn::tensor::activation::softmax(input, dim);
     }
     apply(Softmax, input).unwrap_or_else(|input| burn::tensor::activation::softmax(input, dim))
@@ -53,27 +53,15 @@ impl Operation for Softmax {
     ) -> FloatTensor<B> {
         let Some(output) = kept else { return gradient };
         let row = output.shape().as_slice().last().copied().unwrap_or(1).max(1);
-        let gradient = match elements::<B>(&output) {
-            None => gradient,
-            Some(output) => {
-                let update = |gradient: &mut [f32]| {
-                    in_pieces(output, gradient, row, |output, gradient| backward(output, gradient, row));
-                };
-                let make = |gradient: &[f32]| {
-                    let mut made = gradient.to_vec();
-                    update(&mut made);
-                    made
-                };
-                match rewrite::<B>(gradient, update, make) {
-                    Ok(made) => return made,
-                    Err(gradient) => gradient,
-                }
-            }
+        let in_rows = |output: &[f32], gradient: &mut [f32]| {
+            in_pieces(output, gradient, row, |output, gradient| backward(output, gradient, row));
         };
-        let last = output.rank() - 1;
-        let product = B::float_mul(gradient, output.clone());
-        let sum = B::float_sum_dim(product.clone(), last);
-        B::float_sub(product, B::float_mul(output, sum))
+        rewrite_from::<B>(gradient, &output, in_rows).unwrap_or_else(|gradient| {
+            let last = output.rank() - 1;
+            let product = B::float_mul(gradient, output.clone());
+            let sum = B::float_sum_dim(product.clone(), last);
+            B::float_sub(product, B::float_mul(output.clone(), sum))
+        })
     }
 }
 

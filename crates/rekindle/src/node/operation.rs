@@ -110,7 +110,7 @@ impl<B: GraphBackend, O: Operation> Backward<B, 1> for Recorded<O> {
 // ---------------------------------------------------------------------------------------------------------- elements
 
 /// The elements of a tensor where they lie, if that is in this process, in order, and as `f32`: on Flex.
-pub(crate) fn elements<B: GraphBackend>(tensor: &FloatTensor<B>) -> Option<&[f32]> {
+fn elements<B: GraphBackend>(tensor: &FloatTensor<B>) -> Option<&[f32]> {
     #[cfg(feature = "flex")]
     return (tensor as &dyn Any).downcast_ref::<FloatTensor<burn::backend::Flex>>()?.as_slice();
     #[cfg(not(feature = "flex"))]
@@ -130,6 +130,22 @@ fn elements_mut<B: GraphBackend>(tensor: &mut FloatTensor<B>) -> Option<&mut [f3
     }
     #[cfg(not(feature = "flex"))]
     None
+}
+
+/// Writes over a tensor's elements with a kernel that reads those of another. The tensor itself, when the elements of
+/// either are out of reach.
+pub(crate) fn rewrite_from<B: GraphBackend>(
+    tensor: FloatTensor<B>,
+    read: &FloatTensor<B>,
+    kernel: impl Fn(&[f32], &mut [f32]),
+) -> Result<FloatTensor<B>, FloatTensor<B>> {
+    let Some(read) = elements::<B>(read) else { return Err(tensor) };
+    let update = |elements: &mut [f32]| kernel(read, elements);
+    rewrite::<B>(tensor, update, |elements| {
+        let mut made = elements.to_vec();
+        update(&mut made);
+        made
+    })
 }
 
 /// A tensor whose elements are made from those of another: written over them by `update`, or newly made by `make` where

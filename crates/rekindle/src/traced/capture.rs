@@ -1,5 +1,5 @@
-//! A stage on Burn's capture backend, where operations are written down and nothing is computed. With `node.rs`, the
-//! only file that touches Burn's extension API.
+//! A stage on Burn's capture backend, where operations are written down and nothing is computed. With `node.rs` and
+//! its files, all that makes nodes with Burn's extension API.
 //!
 //! Burn's own `autodiff()` refuses captured tensors; the backend underneath does not. So a stage is run on captured
 //! tensors that were lifted into autodiff by hand, in the place of its input, its parameters and what it reads besides.
