@@ -1,11 +1,11 @@
 //! `rekindle train --adaptive`: a plan for each step, as memory comes and goes.
 
-use rekindle::{Budget, Bytes, Places, Planned, Planner, memory};
-use rekindle_models::GptBatch;
-use rekindle_run::governor::{BackOff, Governing, Governor, SystemMemory};
+use rekindle::{Budget, Bytes, Nanos, Places, Planned, Planner, memory};
+use rekindle_models::{Gpt, GptBatch};
+use rekindle_run::governor::{BackOff, Governing, Governor, Ladder, Rung, SystemMemory};
 
 use crate::amount::{Fraction, Target};
-use crate::cut::{Cut, CutModel};
+use crate::cut::{Cut, Cutting};
 use crate::failure::Failure;
 use crate::planning::refused;
 use crate::report;
@@ -18,9 +18,8 @@ const ROOT: &str = "REKINDLE_MEMORY_ROOT";
 
 /// Plans for many budgets, and who chooses among them.
 pub(crate) struct Adaptive {
-    governor: Governor<Planned>,
+    governor: Governor<(Planned, Cut)>,
     gauge: SystemMemory,
-    cut: Cut,
     /// What the steps so far took at most, which the allocator keeps.
     held: Bytes,
     /// How often the plan changed since the first step.
@@ -30,35 +29,48 @@ pub(crate) struct Adaptive {
 impl Adaptive {
     /// Measures the model once, and makes all plans.
     pub(crate) fn start(
-        model: CutModel<'_>,
+        model: &Gpt,
+        cutting: Cutting,
         batch: &GptBatch,
         margin: Fraction,
         places: &Places,
         most: Option<Target>,
     ) -> Result<Self, Failure> {
         let bar = report::spinner("measuring the stages");
-        let planner = Planner::new(Budget::smallest()).margin(margin.0).places(places.clone());
-        let planner = planner.progress(|stage, name| {
-            bar.set_message(format!("measuring stage {stage} ({name})"));
-        });
-        let ladder = planner.ladder(&model, batch, RUNGS);
+        let mut rungs: Vec<Rung<(Planned, Cut)>> = Vec::new();
+        for cut in cutting.cuts().iter().copied() {
+            let planner = Planner::new(Budget::smallest()).margin(margin.0).places(places.clone());
+            let planner = planner.progress(|stage, name| {
+                bar.set_message(format!("measuring stage {stage} ({name})"));
+            });
+            let ladder = planner.ladder(&cut.of(model), batch, RUNGS).map_err(refused)?;
+            // Stages of two cuts are measured apart; their plans are compared by what they cost over no plan at all.
+            let first = rungs.first().map(|rung| rung.plan.0.profile().lower_bound());
+            rungs.extend(ladder.rungs().iter().map(|rung| {
+                let own = rung.plan.profile().lower_bound();
+                let step_time = rung.step_time.get() as f64 * first.unwrap_or(own).ratio(own);
+                let step_time = Nanos::new(step_time as u64);
+                Rung { budget: rung.budget, step_time, plan: (rung.plan.clone(), cut) }
+            }));
+        }
         bar.finish_and_clear();
-        let ladder = ladder.map_err(refused)?;
-        let profile = ladder.rungs().last().map(|rung| rung.plan.profile());
-        let limit = match most.zip(profile) {
+        let limit = match most.zip(rungs.first()) {
             None => None,
-            Some((most, profile)) => {
+            Some((most, rung)) => {
+                let profile = rung.plan.0.profile();
                 let budget = most.budget(None).and_then(|budget| budget.resolve(profile, margin.0));
                 Some(budget.map_err(refused)?)
             }
         };
+        let ladder = Ladder::best_of(rungs)
+            .map_err(|error| Failure::failed(error, "give the model a stage at least"))?;
         let governor =
             Governor::new(ladder, Governing { limit, ..Governing::default() }).map_err(|error| {
                 let hint = format!("give --budget {} or more", error.smallest.get());
                 Failure::request(error, hint)
             })?;
         let gauge = std::env::var_os(ROOT).map_or_else(SystemMemory::new, SystemMemory::at);
-        Ok(Self { governor, gauge, cut: model.cut, held: Bytes::ZERO, changes: 0 })
+        Ok(Self { governor, gauge, held: Bytes::ZERO, changes: 0 })
     }
 
     /// The plan for the next step, and what to tell about it.
@@ -89,7 +101,9 @@ impl Adaptive {
                 self.held = Bytes::ZERO;
             }
         }
-        self.held = self.held.max(self.governor.rung(decision.rung).budget);
-        Ok((Ready::Planned(self.governor.rung(decision.rung).plan.clone(), self.cut), told))
+        let rung = self.governor.rung(decision.rung);
+        self.held = self.held.max(rung.budget);
+        let (planned, cut) = rung.plan.clone();
+        Ok((Ready::Planned(planned, cut), told))
     }
 }

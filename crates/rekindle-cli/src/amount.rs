@@ -64,6 +64,11 @@ pub(crate) enum Target {
 }
 
 impl Target {
+    /// Whether as little as possible is asked for.
+    pub(crate) fn is_smallest(self) -> bool {
+        matches!(self, Self::Smallest)
+    }
+
     /// The budget. A part is one of `plain`, where that was measured, and of what the profile says of it otherwise.
     pub(crate) fn budget(self, plain: Option<Bytes>) -> Result<rekindle::Budget, rekindle::Error> {
         match (self, plain) {

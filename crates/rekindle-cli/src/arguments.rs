@@ -8,7 +8,7 @@ use rekindle_models::GptConfig;
 use rekindle_plan::solvers::{ParseSolverError, Solver};
 
 use crate::amount::{Budget, Fraction, Target};
-use crate::cut::Cut;
+use crate::cut::{Cut, Cutting};
 use crate::failure::Failure;
 use crate::places::PlaceArguments;
 use crate::saving::SavingArguments;
@@ -108,9 +108,9 @@ pub(crate) struct TrainArguments {
     /// Train as the activation_checkpointing section of this DeepSpeed configuration says
     #[arg(long, value_name = "FILE", conflicts_with_all = ["budget", "memory", "plan", "cache", "strategy"])]
     pub(crate) deepspeed: Option<PathBuf>,
-    /// What a stage of a plan is: a block, or a part of one
-    #[arg(long, value_enum, default_value = "parts", value_name = "CUT", conflicts_with_all = ["strategy", "plan"])]
-    pub(crate) cut: Cut,
+    /// What a stage of a plan is: a block, a part of one, or whichever has the better plan
+    #[arg(long, value_enum, default_value = "auto", value_name = "CUT", conflicts_with_all = ["strategy", "plan"])]
+    pub(crate) cut: Cutting,
     /// How many steps to train
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
@@ -152,6 +152,9 @@ pub(crate) struct VerifyArguments {
     /// What a plan leaves free of its budget, as a part of what it takes
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub(crate) margin: Fraction,
+    /// What a stage of a plan is: a block, a part of one, or whichever has the better plan
+    #[arg(long, value_enum, default_value = "auto", value_name = "CUT")]
+    pub(crate) cut: Cutting,
     /// Train so many steps as well, plain and so, and compare the losses
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) steps: u32,
@@ -185,6 +188,9 @@ pub(crate) struct BenchArguments {
     /// What a plan leaves free of its budget, as a part of what it takes
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub(crate) margin: Fraction,
+    /// What a stage of a plan is: a block, a part of one, or whichever has the better plan
+    #[arg(long, value_enum, default_value = "auto", value_name = "CUT")]
+    pub(crate) cut: Cutting,
     /// How many steps of each to take the median of
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
@@ -369,9 +375,9 @@ pub(crate) struct ReportArguments {
     /// Which model to measure
     #[arg(long, value_name = "NAME", default_value = "gpt", value_parser = ["gpt"], conflicts_with = "file")]
     pub(crate) model: String,
-    /// What a stage of a plan is: a block, or a part of one
-    #[arg(long, value_enum, default_value = "parts", value_name = "CUT", conflicts_with = "file")]
-    pub(crate) cut: Cut,
+    /// What a stage of a plan is: a block, a part of one, or whichever has the better plan
+    #[arg(long, value_enum, default_value = "auto", value_name = "CUT", conflicts_with = "file")]
+    pub(crate) cut: Cutting,
     /// What its activations may take: 64MiB, 30% of what plain training takes, auto or smallest [default: 25%]
     #[arg(long, value_name = "BYTES", conflicts_with = "file")]
     pub(crate) budget: Option<Target>,

@@ -12,7 +12,7 @@ use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Measured, build, compare, measured, median, step};
 use crate::places::suffix;
-use crate::planning::{self, Planning};
+use crate::planning::{self, Knowledge, Planning};
 use crate::report;
 use crate::strategy::{Ready, Strategy};
 
@@ -106,16 +106,14 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
         places: &nowhere,
         flag: "optimal-",
     };
-    let measure = |cut: Cut, wanted: fn(&Strategy) -> bool| match strategies.iter().any(wanted) {
-        true => planning::measure(cut.of(&model), &batch, Measuring::default()).map(Some),
-        false => Ok(None),
-    };
-    let blocks = measure(Cut::Blocks, |strategy| matches!(strategy, Strategy::Rule(_)))?;
-    let mut known = measure(Cut::Parts, |strategy| matches!(strategy, Strategy::Optimal(_)))?;
+    let mut known = Knowledge::default();
+    if strategies.iter().any(|strategy| matches!(strategy, Strategy::Rule(_))) {
+        known.blocks = Some(planning::measure(Cut::Blocks.of(&model), &batch, Measuring::default())?);
+    }
     let mut runs = Vec::with_capacity(strategies.len());
     for strategy in &strategies {
         let mut add = |name: String, planning| {
-            let ready = planning::ready(*strategy, Cut::Parts.of(&model), &batch, &mut known, planning)?;
+            let ready = planning::ready(*strategy, &model, arguments.cut, &batch, &mut known, planning)?;
             runs.push((name, ready));
             Ok::<_, Failure>(())
         };
@@ -146,12 +144,11 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     }
     bar.finish_and_clear();
     let plain = rounds.first().map(|rounds| rounds.times.clone()).unwrap_or_default();
-    let profile_of = |ready: &Ready| match ready {
-        Ready::Rule(_) => blocks.as_ref().map(|known| &known.profile),
-        _ => known.as_ref().map(|known| &known.profile),
-    };
     let rows = runs.iter().zip(rounds).map(|((name, ready), rounds)| {
-        let profile = profile_of(ready);
+        let profile = match ready {
+            Ready::Planned(planned, _) => Some(planned.profile()),
+            _ => known.blocks.as_ref().map(|known| &known.profile),
+        };
         let predicted = profile.and_then(|profile| ready.predicted(profile));
         let ratios = rounds.times.iter().zip(&plain).map(|(time, plain)| time.ratio(*plain));
         Row {
@@ -173,7 +170,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
         model: size.describe(),
         rounds: arguments.rounds,
         planning_ns,
-        noise: [&blocks, &known].into_iter().flatten().map(|known| known.noise).fold(0.0, f64::max),
+        noise: known.iter().map(|known| known.noise).fold(0.0, f64::max),
         rows: rows.collect(),
     })
 }

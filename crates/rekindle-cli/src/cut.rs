@@ -13,6 +13,27 @@ pub(crate) enum Cut {
     Parts,
 }
 
+/// Which cut is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Cutting {
+    // Whichever has the better plan.
+    #[default]
+    Auto,
+    Blocks,
+    Parts,
+}
+
+impl Cutting {
+    /// The cuts to plan, those of fewer stages first.
+    pub(crate) fn cuts(self) -> &'static [Cut] {
+        match self {
+            Self::Auto => &[Cut::Blocks, Cut::Parts],
+            Self::Blocks => &[Cut::Blocks],
+            Self::Parts => &[Cut::Parts],
+        }
+    }
+}
+
 /// A model in stages of one kind or the other. Both give the same loss and gradients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CutModel<'a> {

@@ -13,7 +13,7 @@ use crate::arguments::ReportArguments;
 use crate::corpus::Corpus;
 use crate::failure::Failure;
 use crate::measure::{build, step, step_traced};
-use crate::planning::{self, Planning};
+use crate::planning::{self, Knowledge, Planning};
 use crate::strategy::{Ready, Strategy};
 use crate::totals::{Optimizer, parameter_bytes};
 use crate::{files, report};
@@ -54,7 +54,8 @@ fn of_a_run(arguments: &ReportArguments) -> Result<(), Failure> {
         places: &places,
         flag: "--budget ",
     };
-    let ready = planning::ready(strategy, arguments.cut.of(&model), &batch, &mut None, planning)?;
+    let ready =
+        planning::ready(strategy, &model, arguments.cut, &batch, &mut Knowledge::default(), planning)?;
     let Ready::Planned(planned, _) = &ready else { return Ok(()) };
     let waiting = report::spinner("taking a step");
     let measured = measured_step(&model, &batch, &ready, size.seed)?;

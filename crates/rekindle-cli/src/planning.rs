@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Instant;
 
-use rekindle::{Bytes, Measuring, Nanos, Places, Planned, Planner, Profile, Staged};
+use rekindle::{Budget, Bytes, Measuring, Nanos, Places, Planned, Planner, Profile, Staged};
 use rekindle_models::{Gpt, GptBatch};
 
 use crate::amount::Fraction;
-use crate::cut::{Cut, CutModel};
+use crate::cut::{Cut, CutModel, Cutting};
 use crate::failure::Failure;
 use crate::report;
 use crate::strategy::{Ready, Strategy};
@@ -22,6 +22,28 @@ pub(crate) struct Known {
     pub(crate) kinds: usize,
     /// How long measuring took.
     pub(crate) took: Nanos,
+}
+
+/// What is known of each cut of a model.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Knowledge {
+    /// How long all measuring and planning took.
+    pub(crate) took: Nanos,
+    pub(crate) blocks: Option<Known>,
+    pub(crate) parts: Option<Known>,
+}
+
+impl Knowledge {
+    fn of(&mut self, cut: Cut) -> &mut Option<Known> {
+        match cut {
+            Cut::Blocks => &mut self.blocks,
+            Cut::Parts => &mut self.parts,
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Known> {
+        [&self.blocks, &self.parts].into_iter().flatten()
+    }
 }
 
 /// Measures every stage of a model.
@@ -57,11 +79,15 @@ pub(crate) struct Planning<'a> {
 }
 
 /// Makes a strategy ready, measuring the model when a plan is asked for and `known` says nothing yet.
+///
+/// Of several cuts the one whose plan costs less is taken, each against its own stages without recomputing: parts of
+/// blocks are measured one by one, and their times do not add up to those of blocks.
 pub(crate) fn ready(
     strategy: Strategy,
-    model: CutModel<'_>,
+    model: &Gpt,
+    cutting: Cutting,
     batch: &GptBatch,
-    known: &mut Option<Known>,
+    known: &mut Knowledge,
     planning: Planning<'_>,
 ) -> Result<Ready, Failure> {
     let target = match strategy {
@@ -70,7 +96,69 @@ pub(crate) fn ready(
         Strategy::Rule(rule) => return Ok(Ready::Rule(rule)),
         Strategy::Optimal(target) => target,
     };
-    let budget = target.budget(planning.plain).map_err(refused)?.holding(planning.held);
+    // A plan that is kept in a file is of one cut, and stays so.
+    let kept = planning.cache.filter(|path| path.exists()).and_then(|path| Planned::load(path).ok());
+    let kept = kept.map(|planned| cut_of(planned.profile().stages().len(), model, batch));
+    let cuts = kept.as_ref().map_or(cutting.cuts(), std::slice::from_ref);
+    let asked = target.budget(planning.plain).map_err(refused)?.holding(planning.held);
+    let mut budget = asked;
+    let start = Instant::now();
+    if kept.is_none() {
+        for cut in cuts.iter().copied() {
+            if known.of(cut).is_none() {
+                *known.of(cut) = Some(measure(cut.of(model), batch, Measuring::default())?);
+            }
+        }
+        // Cuts are compared at the same bytes: where a part of plain's peak is asked for, that of the first one's.
+        let first = cuts.first().and_then(|cut| known.of(*cut).as_ref());
+        if let (false, Some(first)) = (target.is_smallest(), first) {
+            budget = Budget::bytes(budget.resolve(&first.profile, planning.margin.0).map_err(refused)?);
+        }
+    }
+    let mut best: Option<(Planned, Cut)> = None;
+    let mut failure = None;
+    for cut in cuts.iter().copied() {
+        match plan(budget, cut.of(model), batch, known.of(cut).as_ref(), planning) {
+            Ok(planned) => {
+                let cost = |planned: &Planned| match target.is_smallest() {
+                    true => planned.plan().predicted.peak_bytes.get() as f64,
+                    false => planned.plan().predicted.step_ns.ratio(planned.profile().lower_bound()),
+                };
+                if best.as_ref().is_none_or(|(best, _)| cost(&planned) < cost(best)) {
+                    best = Some((planned, cut));
+                }
+            }
+            Err(refusal) if cuts.len() > 1 && refusal.is_budget_too_small() => {
+                // The finest cut has the smallest budget to name.
+                failure = Some(refusal);
+            }
+            Err(other) => return Err(other),
+        }
+    }
+    if let Some((planned, cut)) = &mut best
+        && budget != asked
+    {
+        // In the end it is a part of its own, as it will be when the plan comes from a file.
+        *planned = plan(asked, cut.of(model), batch, known.of(*cut).as_ref(), planning)?;
+    }
+    known.took = [known.took, start.elapsed().into()].into_iter().sum();
+    let Some((planned, cut)) = best else {
+        return Err(failure.unwrap_or_else(|| refused(rekindle::Error::NothingKnownFree)));
+    };
+    if let (Some(path), None) = (planning.cache, kept) {
+        planned.save(path).map_err(refused)?;
+    }
+    Ok(Ready::Planned(planned, cut))
+}
+
+/// Plans one cut of a model.
+fn plan(
+    budget: Budget,
+    model: CutModel<'_>,
+    batch: &GptBatch,
+    known: Option<&Known>,
+    planning: Planning<'_>,
+) -> Result<Planned, Failure> {
     let bar = report::spinner("measuring the stages");
     let mut planner = Planner::new(budget)
         .margin(planning.margin.0)
@@ -81,27 +169,27 @@ pub(crate) fn ready(
     if let Some(known) = known {
         planner = planner.profile(known.profile.clone(), known.noise);
     }
-    if let Some(cache) = planning.cache {
+    if let Some(cache) = planning.cache.filter(|path| path.exists()) {
         planner = planner.cache(cache);
     }
-    let start = Instant::now();
     let planned = planner.plan(&model, batch);
-    let took = start.elapsed().into();
     bar.finish_and_clear();
-    let planned = planned.map_err(|error| match error {
+    planned.map_err(|error| match error {
         rekindle::Error::BudgetTooSmall { smallest, .. } => {
             let needed = smallest.get() + planning.held.get();
             Failure::request(error, format!("give {}{needed} or more", planning.flag))
         }
         other => refused(other),
-    })?;
-    known.get_or_insert_with(|| Known {
-        profile: planned.profile().clone(),
-        noise: planned.noise(),
-        kinds: 0,
-        took,
-    });
-    Ok(Ready::Planned(planned, model.cut))
+    })
+}
+
+/// The cut that has so many stages.
+fn cut_of(stages: usize, model: &Gpt, batch: &GptBatch) -> Cut {
+    let (region, input) = Cut::Blocks.of(model).stages(batch);
+    match stages == region.describe(&input).stages.len() {
+        true => Cut::Blocks,
+        false => Cut::Parts,
+    }
 }
 
 /// A plan from a file, checked against the model.
@@ -116,11 +204,6 @@ pub(crate) fn from_file(
         let (region, input) = cut.of(model).stages(batch);
         region.describe(&input)
     };
-    // The file says which cut it is for by how many stages it has.
-    let cut_of = |stages: usize| match stages == describe(Cut::Blocks).stages.len() {
-        true => Cut::Blocks,
-        false => Cut::Parts,
-    };
     let Some(profile) = profile else {
         let planned = Planned::load(path).map_err(|error| {
             Failure::request(
@@ -128,7 +211,7 @@ pub(crate) fn from_file(
                 "give a file that `--cache` wrote, or a plan (rekindle.plan/1) with `--profile` and its profile",
             )
         })?;
-        let cut = cut_of(planned.profile().stages().len());
+        let cut = cut_of(planned.profile().stages().len(), model, batch);
         if let Some(difference) = describe(cut).difference(planned.description()) {
             let error = rekindle::Error::OtherModel { difference: Box::new(difference) };
             return Err(refused(error));
@@ -136,7 +219,7 @@ pub(crate) fn from_file(
         return Ok(Ready::Planned(planned.with_places(places.clone()), cut));
     };
     let (profile, plan) = (crate::files::profile(profile)?, crate::files::plan(path)?);
-    let cut = cut_of(profile.stages().len());
+    let cut = cut_of(profile.stages().len(), model, batch);
     let description = describe(cut);
     check_profile(&profile, &description.device, cut.of(model), batch)?;
     let planned = Planned::new(description, profile, plan, 0.0).map_err(refused)?;

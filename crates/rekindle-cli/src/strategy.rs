@@ -25,11 +25,6 @@ pub(crate) enum Strategy {
 impl Strategy {
     /// A quarter of what plain training takes.
     pub(crate) const QUARTER: Self = Self::Optimal(Target::Part(Fraction(0.25)));
-
-    /// Whether it is a region under a plan, whose cost can be predicted.
-    pub(crate) fn runs_a_plan(self) -> bool {
-        matches!(self, Self::Rule(_) | Self::Optimal(_))
-    }
 }
 
 impl fmt::Display for Strategy {

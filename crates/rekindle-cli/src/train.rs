@@ -15,7 +15,7 @@ use crate::corpus::Corpus;
 use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Comparison, build, compare, measured, median, step};
-use crate::planning::{self, Known, Planning};
+use crate::planning::{self, Knowledge, Known, Planning};
 use crate::progress::{self, Progress};
 use crate::report;
 use crate::saving::{Identity, Saving};
@@ -119,11 +119,11 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         }
         eprintln!("going on after step {first}");
     }
-    let mut known = None;
+    let mut known = Knowledge::default();
     let mut adaptive = match arguments.adaptive {
         true => {
-            let cut = arguments.cut.of(&model);
-            Some(Adaptive::start(cut, &sample, arguments.margin, &places, arguments.budget)?)
+            let (cut, margin, most) = (arguments.cut, arguments.margin, arguments.budget);
+            Some(Adaptive::start(&model, cut, &sample, margin, &places, most)?)
         }
         false => None,
     };
@@ -145,15 +145,15 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             let flag = if arguments.memory.is_some() { "--memory " } else { "--budget " };
             let planning =
                 Planning { margin: arguments.margin, plain: None, held, cache, places: &places, flag };
-            let cut = arguments.cut.of(&model);
-            match planning::ready(strategy, cut, &sample, &mut known, planning) {
+            let cut = arguments.cut;
+            match planning::ready(strategy, &model, cut, &sample, &mut known, planning) {
                 // Nobody asked for a quarter: a model that is too small for it takes what it needs.
                 Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
                     eprintln!(
                         "no plan takes a quarter of what plain training takes; planning for the smallest budget"
                     );
                     strategy = Strategy::Optimal(Target::Smallest);
-                    planning::ready(strategy, cut, &sample, &mut known, planning)?
+                    planning::ready(strategy, &model, cut, &sample, &mut known, planning)?
                 }
                 ready => ready?,
             }
@@ -251,8 +251,8 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
 
     let batch = corpus.batch(size, &device);
     let against = against_plain(&model, &batch, &ready, size.seed)?;
-    if known.is_none() && strategy.runs_a_plan() && arguments.plan.is_none() {
-        known = Some(planning::measure(Cut::Blocks.of(&model), &batch, Measuring::default())?);
+    if matches!(ready, Ready::Rule(_)) {
+        known.blocks = Some(planning::measure(Cut::Blocks.of(&model), &batch, Measuring::default())?);
     }
     let weights = parameter_bytes(&model);
     let summary = Summary {
@@ -269,8 +269,8 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         overhead: against.overhead,
         gradients: against.gradients,
         budget_bytes: ready.budget_bytes(),
-        predicted: prediction(&ready, known.as_ref()),
-        planning_ns: known.as_ref().map(|known| known.took),
+        predicted: prediction(&ready, known.blocks.as_ref()),
+        planning_ns: Some(known.took).filter(|took| *took > Nanos::ZERO),
         plan_changes: adaptive.as_ref().map(|adaptive| adaptive.changes),
         totals: Totals {
             weights,

@@ -8,11 +8,10 @@ use serde::Serialize;
 
 use crate::arguments::{Size, VerifyArguments};
 use crate::corpus::Corpus;
-use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Comparison, build, compare, median, step};
 use crate::places::suffix;
-use crate::planning::{self, Planning};
+use crate::planning::{self, Knowledge, Planning};
 use crate::report;
 use crate::strategy::Ready;
 
@@ -60,7 +59,14 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
         cache: None,
         flag: "--strategy optimal-",
     };
-    let ready = planning::ready(arguments.strategy, Cut::Parts.of(&model), &batch, &mut None, planning)?;
+    let ready = planning::ready(
+        arguments.strategy,
+        &model,
+        arguments.cut,
+        &batch,
+        &mut Knowledge::default(),
+        planning,
+    )?;
     let found = step(&model, &batch, &ready, size.seed)?;
     bar.finish_and_clear();
     let comparison = compare(&model, &expected, &found);

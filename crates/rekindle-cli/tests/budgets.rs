@@ -95,7 +95,8 @@ fn a_cached_plan_is_used_again_and_refused_for_another_model() {
     let path = folder.path().join("plan.json");
     let cache = path.to_str().unwrap();
     let train = |more: &[&'static str]| {
-        let more: Vec<&str> = [&["--steps", "1", "--json", "--cache", cache][..], more].concat();
+        let more: Vec<&str> =
+            [&["--steps", "1", "--json", "--cut", "parts", "--cache", cache][..], more].concat();
         rekindle(&small("train", &more).to_vec())
     };
     assert!(train(&["--budget", "70%"]).status.success());
@@ -155,7 +156,7 @@ fn a_profile_a_plan_and_a_run_from_files() {
 fn a_report_of_a_run_shows_what_was_measured() {
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("page.html");
-    done(&small("report", &["--budget", "60%", "-o", page.to_str().unwrap()]));
+    done(&small("report", &["--cut", "parts", "--budget", "60%", "-o", page.to_str().unwrap()]));
     let html = std::fs::read_to_string(&page).unwrap();
     for words in ["Predicted and measured", "The frontier", "optimizer state", "block.0.attention"] {
         assert!(html.contains(words), "{words}");

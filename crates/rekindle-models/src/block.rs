@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{Bool, Device, Tensor};
-use rekindle::activation::gelu;
+use rekindle::activation::{gelu, softmax};
 use rekindle::{Boundary, Dropout, DropoutConfig, Region};
 
 use crate::{ConfigError, GptConfig};
@@ -34,7 +34,7 @@ impl GptBlock {
                 value: linear(width, width),
                 heads,
             },
-            attention: Attention { dropout: dropout()?, lean: config.lean },
+            attention: Attention { dropout: dropout()? },
             output: Output { linear: linear(width, width), dropout: dropout()? },
             up: Up { norm: LayerNormConfig::new(width).init(device), linear: linear(width, 4 * width) },
             down: Down { output: Output { linear: linear(4 * width, width), dropout: dropout()? } },
@@ -119,7 +119,6 @@ impl Projection {
 #[derive(Module, Debug)]
 struct Attention {
     dropout: Dropout,
-    lean: bool,
 }
 
 impl Attention {
@@ -127,11 +126,7 @@ impl Attention {
         let [batch, heads, sequence, depth] = query.dims();
         // Minus infinity, and not some large number: its exponential is a zero that needs no computing.
         let scores = query.matmul(key.transpose()).mask_fill(mask.unsqueeze_dim::<4>(1), f32::NEG_INFINITY);
-        let weights = match self.lean {
-            true => rekindle::activation::softmax(scores, 3),
-            false => burn::tensor::activation::softmax(scores, 3),
-        };
-        let weights = self.dropout.forward(weights);
+        let weights = self.dropout.forward(softmax(scores, 3));
         let hidden = weights.matmul(value).swap_dims(1, 2).reshape([batch, sequence, heads * depth]);
         Hidden { residual, hidden }
     }

@@ -97,8 +97,15 @@ impl StageProfile {
     /// What its backward takes beside the tape and the gradient it starts from: workspace, and the gradients of its
     /// parameters.
     pub fn backward_workspace(&self) -> Bytes {
+        self.backward_workspace_under(None)
+    }
+
+    /// The same under one of its options.
+    pub fn backward_workspace_under(&self, option: Option<&TapeOption>) -> Bytes {
+        let extra =
+            option.and_then(|option| option.backward_extra_bytes).unwrap_or(self.backward_extra_bytes);
         // A profile's sums fit into 64 bits.
-        self.backward_extra_bytes.checked_add(self.parameter_gradient_bytes).unwrap_or(Bytes::MAX)
+        extra.checked_add(self.parameter_gradient_bytes).unwrap_or(Bytes::MAX)
     }
 }
 
@@ -118,6 +125,9 @@ pub struct TapeOption {
     pub forward_ns: Nanos,
     /// How long the backward takes under it.
     pub backward_ns: Nanos,
+    /// What is alive only while its backward runs under it, when that is not what the stage says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backward_extra_bytes: Option<Bytes>,
 }
 
 /// A place outside the device where boundaries can go.
@@ -251,6 +261,7 @@ impl Profile {
                 tape_bytes: Bytes::ZERO,
                 forward_ns: Nanos::ZERO,
                 backward_ns: Nanos::ZERO,
+                backward_extra_bytes: None,
             })
             .collect();
         let stages = names.into_iter().map(|name| StageProfile {
@@ -359,11 +370,12 @@ impl Profile {
     fn check_sums(&self) -> Result<(), ProfileError> {
         let bytes = self.stages.iter().flat_map(|stage| {
             let largest = stage.options.iter().map(|option| option.tape_bytes).max();
+            let extra = stage.options.iter().filter_map(|option| option.backward_extra_bytes).max();
             [
                 stage.output_bytes,
                 stage.tape_bytes.max(largest.unwrap_or_default()),
                 stage.forward_extra_bytes,
-                stage.backward_extra_bytes,
+                stage.backward_extra_bytes.max(extra.unwrap_or_default()),
                 stage.gradient_bytes.unwrap_or_default(),
                 stage.parameter_gradient_bytes,
             ]

@@ -109,10 +109,20 @@ struct TierState {
     reader_free: Nanos,
 }
 
+/// A tape that is there.
+#[derive(Clone, Copy, Debug)]
+struct Taped {
+    bytes: Bytes,
+    /// How long its backward takes.
+    backward: Nanos,
+    /// What that needs beside it.
+    workspace: Bytes,
+}
+
 #[derive(Clone, Copy, Default)]
 struct StageState {
     /// The bytes and the backward time of its tape.
-    tape: Option<(Bytes, Nanos)>,
+    tape: Option<Taped>,
     ran: bool,
 }
 
@@ -197,18 +207,23 @@ impl<'a> Walk<'a> {
 
     fn tape(&mut self, stage: Stage, option: Option<&Name>) -> Result<Bytes, Reason> {
         let profile = self.start(stage)?;
+        let workspace;
         let (tape, forward, backward) = match option {
-            None => (profile.tape_bytes, profile.forward_ns, profile.backward_ns),
+            None => {
+                workspace = profile.backward_workspace();
+                (profile.tape_bytes, profile.forward_ns, profile.backward_ns)
+            }
             Some(name) => {
                 let options = &profile.options;
                 let option = options.iter().find(|option| option.name == *name);
                 let option =
                     option.ok_or_else(|| unknown("option", name, options.iter().map(|o| &o.name)))?;
+                workspace = profile.backward_workspace_under(Some(option));
                 (option.tape_bytes, option.forward_ns, option.backward_ns)
             }
         };
         self.change([stage.input(), stage.output()], tape, |walk| {
-            walk.stages[stage.index()].tape = Some((tape, backward));
+            walk.stages[stage.index()].tape = Some(Taped { bytes: tape, backward, workspace });
         })?;
         let peak = self.peak_with(LiveKind::ForwardExtra(stage), profile.forward_extra_bytes)?;
         self.spend_forward(stage, forward)?;
@@ -222,15 +237,14 @@ impl<'a> Walk<'a> {
         if self.gradient != Some(stage.output()) {
             return Err(Reason::NoGradient { stage, found: self.gradient });
         }
-        let (tape, time) = self.stages[stage.index()].tape.ok_or(Reason::NoTape { stage })?;
-        let profile = &self.profile.stages()[stage.index()];
-        let peak = self.peak_with(LiveKind::BackwardExtra(stage), profile.backward_workspace())?;
-        self.spend(time)?;
+        let taped = self.stages[stage.index()].tape.ok_or(Reason::NoTape { stage })?;
+        let peak = self.peak_with(LiveKind::BackwardExtra(stage), taped.workspace)?;
+        self.spend(taped.backward)?;
         self.wait_until(self.boundaries[stage.output().index()].offloaded);
         self.change([stage.input(), stage.output()], Bytes::ZERO, |walk| {
             walk.stages[stage.index()].tape = None;
         })?;
-        self.shrink(tape);
+        self.shrink(taped.bytes);
         self.shrink(self.profile.gradient_bytes(stage.output()).unwrap_or_default());
         self.grow(self.profile.gradient_bytes(stage.input()).unwrap_or_default())?;
         self.gradient = Some(stage.input());
@@ -609,7 +623,7 @@ impl<'a> Walk<'a> {
             }
         }
         for (index, stage) in self.stages.iter().enumerate() {
-            if let Some((bytes, _)) = stage.tape {
+            if let Some(Taped { bytes, .. }) = stage.tape {
                 live.push((LiveKind::Tape(Stage::at(index)), bytes));
             }
         }

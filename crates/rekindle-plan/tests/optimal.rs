@@ -169,6 +169,7 @@ fn long_chain(stages: std::ops::Range<usize>) -> impl Strategy<Value = Profile> 
                 tape_bytes: Bytes::new(output + own * percent / 100),
                 forward_ns: Nanos::new(forward),
                 backward_ns: Nanos::new(backward + forward / 5),
+                backward_extra_bytes: percent.is_multiple_of(2).then(|| Bytes::new(own / 5)),
             });
             StageProfile {
                 name: format!("stage.{index}"),
@@ -260,6 +261,7 @@ proptest! {
             tape_bytes: Bytes::new(stage.output_bytes.get() + own * tape / 100),
             forward_ns: stage.forward_ns,
             backward_ns: Nanos::new(stage.backward_ns.get() + 5),
+            backward_extra_bytes: None,
         });
         let with = Profile::new("with", "none", profile.input_bytes(), stages).unwrap();
         let better = optimal::solve(&with, &request).unwrap();

@@ -41,6 +41,7 @@ fn two() -> Profile {
         tape_bytes: Bytes::new(20),
         forward_ns: Nanos::new(1),
         backward_ns: Nanos::new(3),
+        backward_extra_bytes: None,
     });
     let profile = Profile::new("two", "none", Bytes::new(10), stages).unwrap();
     let places = (vec![tier(15, 1, 1)], vec![codec(512, 1, 1)]);

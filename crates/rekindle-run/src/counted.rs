@@ -107,6 +107,7 @@ impl CountedBoundary {
 /// A tape: its own bytes, and handles to the stage's input and output.
 #[derive(Debug)]
 pub struct CountedTape {
+    workspace: Bytes,
     stage: Stage,
     value: u64,
     _own: Allocation,
@@ -265,8 +266,8 @@ impl Engine for CountedEngine {
     ) -> Result<(CountedTape, CountedBoundary), CountedError> {
         expect("tape", stage, input.boundary, stage.input())?;
         let profile = self.stage(stage)?;
-        let bytes = match option {
-            None => profile.tape_bytes,
+        let (bytes, workspace) = match option {
+            None => (profile.tape_bytes, profile.backward_workspace()),
             Some(name) => {
                 let option = profile.options.iter().find(|option| option.name == *name);
                 let option = option.ok_or_else(|| CountedError {
@@ -274,7 +275,7 @@ impl Engine for CountedEngine {
                     found: name.to_string(),
                     expected: "an option of the stage".to_owned(),
                 })?;
-                option.tape_bytes
+                (option.tape_bytes, profile.backward_workspace_under(Some(option)))
             }
         };
         let (own, extra) = (bytes.saturating_sub(profile.output_bytes), profile.forward_extra_bytes);
@@ -282,6 +283,7 @@ impl Engine for CountedEngine {
         let output = self.make(stage.output(), mixed(input.value, u64::from(stage.number())));
         let tape = CountedTape {
             stage,
+            workspace,
             value: mixed(input.value, output.value),
             _own: self.ledger.allocate(own),
             _input: input.memory,
@@ -299,8 +301,7 @@ impl Engine for CountedEngine {
     ) -> Result<CountedGradient, CountedError> {
         expect("backward", stage, tape.stage.output(), stage.output())?;
         expect("backward", stage, gradient.boundary, stage.output())?;
-        let extra = self.stage(stage)?.backward_workspace();
-        drop(self.ledger.allocate(extra));
+        drop(self.ledger.allocate(tape.workspace));
         let value = mixed(tape.value, gradient.value);
         drop((tape, gradient.memory));
         Ok(self.make_gradient(stage.input(), value))

@@ -207,22 +207,22 @@ fn measure_stage<E: Measurable>(
     let own = taped_runs(engine, stage, None, input, measuring)?;
     let names = if measuring.options { engine.options(stage) } else { Vec::new() };
     let mut options = Vec::with_capacity(names.len());
-    let mut backward_extra = own.backward.extra();
+    let mine = engine.parameter_gradient_bytes(stage).get();
+    let backward_extra = own.backward.extra();
     let mut forward_extra = own.forward.extra();
     for name in names {
         let taped = taped_runs(engine, stage, Some(&name), input, measuring)?;
         forward_extra = forward_extra.max(taped.forward.extra());
-        backward_extra = backward_extra.max(taped.backward.extra());
         options.push(TapeOption {
             name,
             tape_bytes: Bytes::new(taped.tape).max(output_bytes),
             forward_ns: taped.forward.median(),
             backward_ns: taped.backward.median(),
+            backward_extra_bytes: Some(Bytes::new(taped.backward.extra().saturating_sub(mine))),
         });
     }
     // A plan runs a stage without and with its tape about as often.
     let forward_ns = (free.median().get() + own.forward.median().get()) / 2;
-    let mine = engine.parameter_gradient_bytes(stage).get();
     Ok(Kind {
         profile: StageProfile {
             name: String::new(),

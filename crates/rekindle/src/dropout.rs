@@ -87,23 +87,17 @@ impl Dropout {
         #[cfg(not(feature = "capture"))]
         let captured = false;
         let mask = Mask { key: if captured { 0 } else { seeds::next() }, dropped, kept };
-        let input = match self.keep_mask {
-            true => input,
-            false => match apply(Drop(mask), input) {
-                Ok(output) => return output,
-                // Of a backend we have no nodes on.
-                Err(input) => input,
-            },
+        let applied = match self.keep_mask {
+            true => apply(DropKeeping(mask), input),
+            false => apply(Drop(mask), input),
         };
-        let (shape, dtype) = (input.shape(), input.dtype());
-        // A constant outside autodiff goes with every checkpointing strategy, and the tape keeps nothing but the mask.
-        let device = input.device().without_autodiff();
-        if captured {
-            // Of the same shape and type: there are no values to find in it.
-            return input * Tensor::<D>::random(shape, Distribution::Default, (&device, dtype));
-        }
-        let factors = TensorData::new(mask.factors(shape.num_elements()), shape);
-        input * Tensor::<D>::from_data(factors, (&device, dtype))
+        applied.unwrap_or_else(|input| {
+            // Of a backend we have no nodes on. A constant outside autodiff goes with every checkpointing strategy, and
+            // the tape keeps nothing but the mask.
+            let (shape, dtype, device) = (input.shape(), input.dtype(), input.device().without_autodiff());
+            let factors = TensorData::new(mask.factors(shape.num_elements()), shape);
+            input * Tensor::<D>::from_data(factors, (&device, dtype))
+        })
     }
 }
 
@@ -119,15 +113,8 @@ impl Operation for Drop {
         let rewritten =
             rewrite::<B>(input, |elements| mask.apply_to(elements), |elements| mask.apply(elements));
         rewritten.unwrap_or_else(|input| {
-            let (shape, device, dtype) = (input.shape(), input.device(), input.dtype());
-            #[cfg(feature = "capture")]
-            if is_capture::<B>() {
-                // Of the same shape and type: there are no values to find in it.
-                let factors = B::float_random(shape, Distribution::Default, &device, dtype.into());
-                return B::float_mul(input, factors);
-            }
-            let factors = TensorData::new(mask.factors(shape.num_elements()), shape).convert_dtype(dtype);
-            B::float_mul(input, B::float_from_data(factors, &device))
+            let factors = factors::<B>(mask, &input);
+            B::float_mul(input, factors)
         })
     }
 
@@ -138,6 +125,47 @@ impl Operation for Drop {
     ) -> FloatTensor<B> {
         self.forward::<B>(gradient)
     }
+}
+
+/// Keeps the mask for the backward.
+#[derive(Clone, Copy, Debug)]
+struct DropKeeping(Mask);
+
+impl Operation for DropKeeping {
+    const KEEPS: Keeps = Keeps::Nothing;
+
+    fn forward<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B> {
+        Drop(self.0).forward::<B>(input)
+    }
+
+    fn record<B: GraphBackend>(self, input: FloatTensor<B>) -> (Option<FloatTensor<B>>, FloatTensor<B>) {
+        let factors = factors::<B>(self.0, &input);
+        (Some(factors.clone()), B::float_mul(input, factors))
+    }
+
+    fn backward<B: GraphBackend>(
+        self,
+        kept: Option<FloatTensor<B>>,
+        gradient: FloatTensor<B>,
+    ) -> FloatTensor<B> {
+        match kept {
+            Some(factors) => B::float_mul(gradient, factors),
+            // Balanced checkpointing keeps nothing that can be made again.
+            None => Drop(self.0).backward::<B>(None, gradient),
+        }
+    }
+}
+
+/// What the elements of a tensor are multiplied by, as a tensor.
+fn factors<B: GraphBackend>(mask: Mask, input: &FloatTensor<B>) -> FloatTensor<B> {
+    let (shape, device, dtype) = (input.shape(), input.device(), input.dtype());
+    #[cfg(feature = "capture")]
+    if is_capture::<B>() {
+        // Of the same shape and type: there are no values to find in it.
+        return B::float_random(shape, Distribution::Default, &device, dtype.into());
+    }
+    let factors = TensorData::new(mask.factors(shape.num_elements()), shape);
+    B::float_from_data(factors.convert_dtype(dtype), &device)
 }
 
 impl ModuleDisplay for Dropout {

@@ -73,6 +73,7 @@ mod description;
 mod dropout;
 mod error;
 mod kept;
+mod kernel;
 pub mod memory;
 mod node;
 mod philox;

@@ -278,16 +278,16 @@ fn profiled(
         (cost::time(forward, device), cost::time(backward, device))
     };
     let (forward_ns, backward_ns) = times(&plain.recording);
-    let mut backward_extra = bytes.backward_extra;
+    let backward_extra = bytes.backward_extra;
     let mut options = Vec::new();
     // An operation that Burn cannot recompute is no reason to refuse the stage.
     let balanced = capture::record(stage, input, Run::Taped(TapeStrategy::Balanced)).ok();
     if let Some((balanced, name)) = balanced.zip("balanced".parse().ok()) {
         let bytes = tape::taped(&balanced.recording, &free.recording);
         let (forward_ns, backward_ns): (Nanos, Nanos) = times(&balanced.recording);
-        backward_extra = backward_extra.max(bytes.backward_extra);
         let tape_bytes = Bytes::new(bytes.tape.max(output_bytes));
-        options.push(TapeOption { name, tape_bytes, forward_ns, backward_ns });
+        let backward_extra_bytes = Some(Bytes::new(bytes.backward_extra));
+        options.push(TapeOption { name, tape_bytes, forward_ns, backward_ns, backward_extra_bytes });
     }
     let (forward, backward) = plain.recording.operations.split_at(plain.recording.forward);
     let sum = |wanted: fn(&Parameter) -> bool| {

@@ -39,12 +39,14 @@ prop_compose! {
         gradient in proptest::option::of(0..60u64),
         weights in prop_oneof![Just(0), 0..60u64],
         light in proptest::option::of(0..100u64),
+        light_extra in proptest::option::of(0..80u64),
     ) -> StageProfile {
         let light = light.map(|percent| TapeOption {
             name: name("light"),
             tape_bytes: Bytes::new(output + own * percent / 100),
             forward_ns: Nanos::new(forward + 1),
             backward_ns: Nanos::new(backward / 2),
+            backward_extra_bytes: light_extra.map(Bytes::new),
         });
         StageProfile {
             name: name_text,

@@ -164,8 +164,12 @@ fn second_opinion(profile: &Profile, actions: &[Action], index: usize) -> (u64, 
             during.bytes(profile) + stage(number).forward_extra_bytes.get()
         }
         Action::Backward { stage: number } => {
+            let taped = before.tapes[number].option.as_ref();
+            let option =
+                taped.and_then(|name| stage(number).options.iter().find(|option| option.name == *name));
+            let extra = option.and_then(|option| option.backward_extra_bytes);
             before.bytes(profile)
-                + stage(number).backward_extra_bytes.get()
+                + extra.unwrap_or(stage(number).backward_extra_bytes).get()
                 + stage(number).parameter_gradient_bytes.get()
         }
         _ => before.bytes(profile),

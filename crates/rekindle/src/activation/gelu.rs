@@ -3,7 +3,8 @@
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Tensor;
 
-use super::{in_pieces, over_pieces};
+use super::exp::{exp, polynomial};
+use crate::kernel::Kernel;
 use crate::node::{GraphBackend, Keeps, Operation, apply, rewrite, rewrite_from};
 
 /// `x` times the probability that a normal variable is less than `x`: Burn's `gelu`, not the approximation by `tanh`.
@@ -33,13 +34,10 @@ impl Operation for Gelu {
     fn forward<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B> {
         let make = |input: &[f32]| {
             let mut output = vec![0.0; input.len()];
-            in_pieces(input, &mut output, 1, forward);
+            Forward { input }.over(&mut output, 1);
             output
         };
-        let update = |elements: &mut [f32]| {
-            over_pieces(elements, |elements| elements.iter_mut().for_each(|x| *x = gelu_of(*x)));
-        };
-        rewrite::<B>(input, update, make).unwrap_or_else(B::gelu)
+        rewrite::<B>(input, |elements| ForwardInPlace.over(elements, 1), make).unwrap_or_else(B::gelu)
     }
 
     fn backward<B: GraphBackend>(
@@ -48,25 +46,47 @@ impl Operation for Gelu {
         gradient: FloatTensor<B>,
     ) -> FloatTensor<B> {
         let Some(input) = kept else { return gradient };
-        let in_pieces = |input: &[f32], gradient: &mut [f32]| in_pieces(input, gradient, 1, backward);
-        rewrite_from::<B>(gradient, &input, in_pieces)
+        rewrite_from::<B>(gradient, &input, |input, gradient| Backward { input }.over(gradient, 1))
             .unwrap_or_else(|gradient| B::gelu_backward(input.clone(), gradient))
     }
 }
 
-#[inline(always)]
-fn forward(input: &[f32], output: &mut [f32]) {
-    for (output, x) in output.iter_mut().zip(input) {
-        *output = gelu_of(*x);
+struct Forward<'a> {
+    input: &'a [f32],
+}
+
+impl Kernel for Forward<'_> {
+    #[inline(always)]
+    fn run(&self, first: usize, output: &mut [f32]) {
+        for (output, x) in output.iter_mut().zip(&self.input[first..]) {
+            *output = gelu_of(*x);
+        }
     }
 }
 
-#[inline(always)]
-fn backward(input: &[f32], gradient: &mut [f32]) {
-    const SCALE: f32 = 0.398_942_3; // 1 / sqrt(2 pi)
-    for (gradient, x) in gradient.iter_mut().zip(input) {
-        let Normal { below, bell } = normal(*x);
-        *gradient *= below + *x * (SCALE * bell);
+struct ForwardInPlace;
+
+impl Kernel for ForwardInPlace {
+    #[inline(always)]
+    fn run(&self, _: usize, elements: &mut [f32]) {
+        for x in elements {
+            *x = gelu_of(*x);
+        }
+    }
+}
+
+struct Backward<'a> {
+    input: &'a [f32],
+}
+
+impl Kernel for Backward<'_> {
+    #[inline(always)]
+    fn run(&self, first: usize, gradient: &mut [f32]) {
+        const SCALE: f32 = 0.398_942_3; // 1 / sqrt(2 pi)
+        for (gradient, x) in gradient.iter_mut().zip(&self.input[first..]) {
+            let Normal { below, bell } = normal(*x);
+            *gradient *= below + *x * (SCALE * bell);
+        }
     }
 }
 
@@ -105,36 +125,6 @@ fn normal(x: f32) -> Normal {
     let bell = exp(-0.5 * x * x);
     let tail = 0.5 * (p * t) * bell;
     Normal { below: if x < 0.0 { tail } else { 1.0 - tail }, bell }
-}
-
-/// `e^x` for `x` of 0 or less, within 2 units in the last place; 0 below -87, where `f32` loses digits.
-///
-/// `x` is `n ln 2 + r`; `e^r` is a polynomial, and `2^n` is put together from its bits.
-#[inline(always)]
-fn exp(x: f32) -> f32 {
-    const P: [f32; 7] = [1.0, 1.0, 0.499_999_9, 0.166_664_1, 0.041_668_29, 0.008_375_645, 0.001_383_580_2];
-    // Adding and taking away 1.5 * 2^23 leaves the nearest whole number, and its bits in the sum.
-    const ROUND: f32 = 12_582_912.0;
-    let bounded = if x > -87.0 { x } else { -87.0 };
-    let shifted = bounded * std::f32::consts::LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    // ln 2 in two parts: the first has few enough digits that n times it is exact.
-    let r = (bounded - n * 0.693_359_4) - n * -2.121_944_4e-4;
-    let power = f32::from_bits((shifted.to_bits() << 23).wrapping_add(127 << 23));
-    let made = polynomial(&P, r) * power;
-    // Not a number stays what it is.
-    if x < -87.0 {
-        0.0
-    } else if x.is_nan() {
-        x
-    } else {
-        made
-    }
-}
-
-#[inline(always)]
-fn polynomial<const N: usize>(coefficients: &[f32; N], x: f32) -> f32 {
-    coefficients.iter().rev().fold(0.0, |sum, coefficient| sum * x + coefficient)
 }
 
 #[cfg(test)]
@@ -182,7 +172,7 @@ mod tests {
         assert_eq!(gelu_of(-1e30), 0.0);
         assert!(gelu_of(f32::NAN).is_nan());
         let mut gradient = [1.0, 1.0, 1.0];
-        backward(&[0.0, 20.0, -20.0], &mut gradient);
+        Backward { input: &[0.0, 20.0, -20.0] }.over(&mut gradient, 1);
         assert_eq!(gradient, [0.5, 1.0, 0.0]);
     }
 }

@@ -2,18 +2,23 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::marker::PhantomData;
 
-use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
+use burn::backend::autodiff::NodeId;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
+use burn::backend::autodiff::checkpoint::state::BackwardStates;
+use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, NoCheckpointing};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{DispatchTensorKind, TensorMetadata};
 use burn::tensor::{DType, Tensor, TensorData};
 
-use super::GraphBackend;
 use super::tensor::AnyTensor;
+use super::{GraphBackend, TapeStrategy, Tracked};
 
-/// What the backward of an operation reads besides the gradient.
+/// What the backward of an operation reads besides the gradient, unless it records something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Keeps {
     Nothing,
@@ -27,7 +32,20 @@ pub(crate) trait Operation: Copy + Debug + Send + Sync + 'static {
 
     fn forward<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B>;
 
-    /// The gradient of the input. `kept` is there unless the operation keeps nothing.
+    /// What is kept for the backward, and the output.
+    fn record<B: GraphBackend>(self, input: FloatTensor<B>) -> (Option<FloatTensor<B>>, FloatTensor<B>) {
+        match Self::KEEPS {
+            Keeps::Nothing => (None, self.forward::<B>(input)),
+            Keeps::Input => (Some(input.clone()), self.forward::<B>(input)),
+            Keeps::Output => {
+                let output = self.forward::<B>(input);
+                (Some(output.clone()), output)
+            }
+        }
+    }
+
+    /// The gradient of the input. `kept` is what was recorded; it is not there when the operation keeps nothing, and for
+    /// one that records something of its own may be missing.
     fn backward<B: GraphBackend>(
         self,
         kept: Option<FloatTensor<B>>,
@@ -68,42 +86,83 @@ fn apply_on<B: GraphBackend>(operation: impl Operation, input: AnyTensor) -> Any
         return again;
     };
     drop(again);
-    let (input, guard) = tracked.into_parts();
-    let output = match Recorded(operation).prepare::<NoCheckpointing>([guard]).compute_bound().stateful() {
-        OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(input)),
-        OpsKind::Tracked(prepared) => {
-            let (kept, output) = record::<B, _>(operation, input);
-            prepared.finish(kept, output)
-        }
+    let output = match strategy {
+        TapeStrategy::Disabled => keeping(operation, tracked),
+        TapeStrategy::Balanced => balanced(operation, tracked),
     };
     AnyTensor::from_tracked::<B>(output, strategy)
 }
 
-fn record<B: GraphBackend, O: Operation>(
-    operation: O,
-    input: FloatTensor<B>,
-) -> (Option<FloatTensor<B>>, FloatTensor<B>) {
-    match O::KEEPS {
-        Keeps::Nothing => (None, operation.forward::<B>(input)),
-        Keeps::Input => (Some(input.clone()), operation.forward::<B>(input)),
-        Keeps::Output => {
-            let output = operation.forward::<B>(input);
-            (Some(output.clone()), output)
+/// The node keeps what its backward reads, and its output where another node asks for it.
+fn keeping<B: GraphBackend>(operation: impl Operation, input: Tracked<B>) -> Tracked<B> {
+    let (input, guard) = input.into_parts();
+    match Recorded(operation).prepare::<NoCheckpointing>([guard]).compute_bound().stateful() {
+        OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(input)),
+        OpsKind::Tracked(prepared) => {
+            let (kept, output) = operation.record::<B>(input);
+            prepared.finish(Kept::Tensor(kept), output)
         }
     }
+}
+
+/// Under Burn's balanced checkpointing: as one of its cheap operations, which run again when their output is asked for.
+fn balanced<B: GraphBackend, O: Operation>(operation: O, input: Tracked<B>) -> Tracked<B> {
+    if O::KEEPS == Keeps::Output {
+        return keeping(operation, input);
+    }
+    let guard = input.node();
+    let again = Again { operation, input: guard.id(), backend: PhantomData::<B> };
+    let prepared = Recorded(operation).prepare::<BalancedCheckpointing>([guard]);
+    match prepared.memory_bound().retro_forward(again).parents([&input]).stateful() {
+        OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(input.into_parts().0)),
+        OpsKind::Tracked(mut prepared) => {
+            let kept = match O::KEEPS {
+                Keeps::Input => Kept::Node(prepared.checkpoint(&input)),
+                Keeps::Nothing | Keeps::Output => Kept::Tensor(None),
+            };
+            prepared.finish(kept, operation.forward::<B>(input.into_parts().0))
+        }
+    }
+}
+
+/// What the backward of a recorded operation finds.
+#[derive(Clone, Debug)]
+enum Kept<T> {
+    Tensor(Option<T>),
+    /// The output of this node, which may have to be computed first.
+    Node(NodeId),
 }
 
 #[derive(Debug)]
 struct Recorded<O>(O);
 
 impl<B: GraphBackend, O: Operation> Backward<B, 1> for Recorded<O> {
-    type State = Option<FloatTensor<B>>;
+    type State = Kept<FloatTensor<B>>;
 
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let gradient = grads.consume::<B>(&ops.node);
+        let kept = match ops.state {
+            Kept::Tensor(kept) => kept,
+            Kept::Node(node) => Some(checkpointer.retrieve_node_output(node)),
+        };
         if let Some(parent) = &ops.parents[0] {
-            grads.register::<B>(parent.id, self.0.backward::<B>(ops.state, gradient));
+            grads.register::<B>(parent.id, self.0.backward::<B>(kept, gradient));
         }
+    }
+}
+
+/// Runs an operation again in the backward.
+#[derive(Debug)]
+struct Again<B, O> {
+    operation: O,
+    input: NodeId,
+    backend: PhantomData<B>,
+}
+
+impl<B: GraphBackend, O: Operation> RetroForward for Again<B, O> {
+    fn forward(&self, states: &mut BackwardStates, node: NodeId) {
+        let input = states.get_state::<FloatTensor<B>>(&self.input);
+        states.save(node, self.operation.forward::<B>(input));
     }
 }
 

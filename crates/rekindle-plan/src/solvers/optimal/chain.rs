@@ -3,7 +3,7 @@
 //! A *cell* is a run of stages `first..end` (indices from 0) whose input `x(first)` somebody else pays for and whose
 //! output's gradient is there when its backward begins. `room` is what the cell may use beyond its input.
 
-use crate::{Bytes, Name, Nanos, Profile};
+use crate::{Bytes, Name, Nanos, Profile, TapeOption};
 
 /// What a room must at least be when it can never be enough.
 pub(super) const NEVER: u64 = u64::MAX;
@@ -58,17 +58,18 @@ impl Chain {
             boundaries.map(|at| profile.gradient_bytes(at).unwrap_or_default().get()).collect();
         let tapes = stages.iter().zip(&gradient[1..]).map(|(stage, gradient)| {
             let own = (None, stage.tape_bytes, stage.forward_ns, stage.backward_ns);
-            let others = stage.options.iter().map(|option| {
-                (Some(option.name.clone()), option.tape_bytes, option.forward_ns, option.backward_ns)
-            });
+            let others = stage
+                .options
+                .iter()
+                .map(|option| (Some(option), option.tape_bytes, option.forward_ns, option.backward_ns));
             // The profile's sums fit into 64 bits, and so does every sum of a part of it.
             let ways: Vec<_> = [own].into_iter().chain(others).collect();
             let fastest = ways.iter().map(|way| way.2.get() + way.3.get()).min().unwrap_or(0);
-            let tape = |(option, bytes, forward, backward): (Option<Name>, Bytes, Nanos, Nanos)| {
+            let tape = |(option, bytes, forward, backward): (Option<&TapeOption>, Bytes, Nanos, Nanos)| {
                 let bytes = bytes.get();
-                let extra = stage.backward_workspace().get().saturating_add(*gradient);
+                let extra = stage.backward_workspace_under(option).get().saturating_add(*gradient);
                 Tape {
-                    options: vec![option],
+                    options: vec![option.map(|option| option.name.clone())],
                     bytes,
                     excess: forward.get() + backward.get() - fastest,
                     forward_need: bytes.saturating_add(stage.forward_extra_bytes.get()),

@@ -207,6 +207,7 @@ mod tests {
                 tape_bytes: Bytes::new(output + own * percent / 100),
                 forward_ns: Nanos::new(forward + 7),
                 backward_ns: Nanos::new(backward),
+                backward_extra_bytes: percent.is_multiple_of(2).then(|| Bytes::new(forward_extra * 3)),
             });
             StageProfile {
                 name: "stage".to_owned(),
