@@ -417,7 +417,7 @@ pub(crate) struct Size {
         help_heading = "Model"
     )]
     pub(crate) dropout: f64,
-    /// Softmax and dropout keep as little as they can for the backward, not what Burn's own keep
+    /// Dropout keeps no masks for the backward, where Burn's does
     #[arg(long, help_heading = "Model")]
     pub(crate) lean: bool,
     /// Sequences in a step

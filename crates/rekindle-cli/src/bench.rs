@@ -37,6 +37,9 @@ struct Row {
     step_ns: Nanos,
     /// The median, over the rounds, of the step's time over plain's in the same round, less one.
     overhead: f64,
+    /// The fastest step over plain's fastest, less one: what is left of the overhead on a machine that others use, too,
+    /// once there were rounds enough to find it idle.
+    overhead_of_fastest: f64,
     /// Whether loss and all gradients have the same bytes as plain's.
     identical: bool,
     /// The codecs of its plan that lose digits.
@@ -158,6 +161,10 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
             peak_bytes: median(&rounds.peaks).unwrap_or_default(),
             step_ns: median(&rounds.times).unwrap_or_default(),
             overhead: median(&ratios.collect::<Vec<_>>()).unwrap_or(1.0) - 1.0,
+            overhead_of_fastest: match rounds.times.iter().min().zip(plain.iter().min()) {
+                Some((fastest, plain)) => fastest.ratio(*plain) - 1.0,
+                None => 0.0,
+            },
             identical: rounds.identical,
             budget_bytes: ready.budget_bytes(),
             predicted_peak_bytes: predicted.map(|predicted| predicted.peak_bytes),

@@ -27,8 +27,7 @@ pub struct GptConfig {
     /// The fraction of activations that is dropped.
     #[config(default = 0.1)]
     pub dropout: f64,
-    /// Whether softmax and dropout keep as little as they can for the backward: the output, and nothing. Otherwise they
-    /// keep what Burn's own keep.
+    /// Whether dropout keeps nothing for the backward and makes its masks again. Otherwise it keeps them, as Burn's does.
     #[config(default = false)]
     pub lean: bool,
 }

@@ -48,7 +48,7 @@ pub struct Measuring {
 
 impl Default for Measuring {
     fn default() -> Self {
-        Self { runs: 5, options: true }
+        Self { runs: 9, options: true }
     }
 }
 
@@ -194,48 +194,53 @@ fn measure_stage<E: Measurable>(
     input: &E::Boundary,
     measuring: Measuring,
 ) -> Result<Kind<E::Boundary>, E::Error> {
+    let names = if measuring.options { engine.options(stage) } else { Vec::new() };
     let mut free = Runs::default();
+    let mut own = TapedRuns::default();
+    let mut others: Vec<TapedRuns> = names.iter().map(|_| TapedRuns::default()).collect();
     let (mut output, taken) = watch(engine, |engine| engine.forward(stage, input.clone()))?;
     free.note(0, taken);
-    for run in 1..=measuring.runs {
-        drop(output);
-        let (made, taken) = watch(engine, |engine| engine.forward(stage, input.clone()))?;
-        free.note(run, taken);
-        output = made;
+    // In turns, so that a machine that slows down slows all of them down.
+    for run in 0..=measuring.runs.max(SIZED) {
+        if run > 0 && run <= measuring.runs {
+            drop(output);
+            let (made, taken) = watch(engine, |engine| engine.forward(stage, input.clone()))?;
+            free.note(run, taken);
+            output = made;
+        }
+        own.run(engine, stage, None, input, run)?;
+        for (name, other) in names.iter().zip(&mut others) {
+            other.run(engine, stage, Some(name), input, run)?;
+        }
     }
     let output_bytes = engine.boundary_bytes(&output);
-    let own = taped_runs(engine, stage, None, input, measuring)?;
-    let names = if measuring.options { engine.options(stage) } else { Vec::new() };
-    let mut options = Vec::with_capacity(names.len());
     let mine = engine.parameter_gradient_bytes(stage).get();
     let backward_extra = own.backward.extra();
-    let mut forward_extra = own.forward.extra();
-    for name in names {
-        let taped = taped_runs(engine, stage, Some(&name), input, measuring)?;
-        forward_extra = forward_extra.max(taped.forward.extra());
-        options.push(TapeOption {
-            name,
-            tape_bytes: Bytes::new(taped.tape).max(output_bytes),
-            forward_ns: taped.forward.median(),
-            backward_ns: taped.backward.median(),
-            backward_extra_bytes: Some(Bytes::new(taped.backward.extra().saturating_sub(mine))),
-        });
-    }
+    let taped = [&own].into_iter().chain(&others);
+    let forward_extra = taped.map(|taped| taped.forward.extra()).max().unwrap_or(0);
+    let options = names.into_iter().zip(&others).map(|(name, taped)| TapeOption {
+        name,
+        tape_bytes: Bytes::new(median(&taped.tapes)).max(output_bytes),
+        forward_ns: taped.forward.median(),
+        backward_ns: taped.backward.median(),
+        backward_extra_bytes: Some(Bytes::new(taped.backward.extra().saturating_sub(mine))),
+    });
+    let gradient = median(&own.gradients);
     // A plan runs a stage without and with its tape about as often.
     let forward_ns = (free.median().get() + own.forward.median().get()) / 2;
     Ok(Kind {
         profile: StageProfile {
             name: String::new(),
             output_bytes,
-            tape_bytes: Bytes::new(own.tape).max(output_bytes),
+            tape_bytes: Bytes::new(median(&own.tapes)).max(output_bytes),
             forward_ns: Nanos::new(forward_ns),
             backward_ns: own.backward.median(),
             forward_extra_bytes: Bytes::new(
                 forward_extra.max(free.extra().saturating_sub(output_bytes.get())),
             ),
             backward_extra_bytes: Bytes::new(backward_extra.saturating_sub(mine)),
-            gradient_bytes: (own.gradient != output_bytes.get()).then(|| Bytes::new(own.gradient)),
-            options,
+            gradient_bytes: (gradient != output_bytes.get()).then(|| Bytes::new(gradient)),
+            options: options.collect(),
             ..StageProfile::default()
         },
         spread: Spread { forward: free.spread().max(own.forward.spread()), backward: own.backward.spread() },
@@ -247,35 +252,35 @@ fn measure_stage<E: Measurable>(
 /// one such run in three, the one in the middle is right.
 const SIZED: usize = 3;
 
-/// A stage forth and back with its tape.
+/// A stage forth and back with its tape, several times.
+#[derive(Default)]
 struct TapedRuns {
     /// What its tape took.
-    tape: u64,
+    tapes: Vec<u64>,
     /// What the gradient of its output took.
-    gradient: u64,
+    gradients: Vec<u64>,
     forward: Runs,
     backward: Runs,
 }
 
-fn taped_runs<E: Measurable>(
-    engine: &mut E,
-    stage: Stage,
-    option: Option<&Name>,
-    input: &E::Boundary,
-    measuring: Measuring,
-) -> Result<TapedRuns, E::Error> {
-    let mut runs = TapedRuns { tape: 0, gradient: 0, forward: Runs::default(), backward: Runs::default() };
-    let (mut tapes, mut gradients) = (Vec::new(), Vec::new());
-    for run in 0..=measuring.runs.max(SIZED) {
+impl TapedRuns {
+    fn run<E: Measurable>(
+        &mut self,
+        engine: &mut E,
+        stage: Stage,
+        option: Option<&Name>,
+        input: &E::Boundary,
+        run: usize,
+    ) -> Result<(), E::Error> {
         let read = input.clone();
         let ((tape, made), mut taken) = watch(engine, |engine| engine.tape(stage, option, read))?;
         let with_output = taken.left;
         taken.extra = taken.extra.saturating_sub(std::mem::take(&mut taken.left));
-        runs.forward.note(run, taken);
+        self.forward.note(run, taken);
         let (gradient, taken) = watch(engine, |engine| engine.some_gradient(&made))?;
         if run > 0 {
-            tapes.push(with_output);
-            gradients.push(taken.left);
+            self.tapes.push(with_output);
+            self.gradients.push(taken.left);
         }
         // A tape that does not need the output lets it go. Plans count it as part of the tape all the same, so that
         // much of what the backward needs is there already.
@@ -284,12 +289,11 @@ fn taped_runs<E: Measurable>(
         let released = held.saturating_sub(engine.live_bytes().unwrap_or_default());
         let (gradient, mut taken) = watch(engine, |engine| engine.backward(stage, tape, gradient))?;
         taken.extra = taken.extra.saturating_sub(released.get());
-        runs.backward.note(run, taken);
+        self.backward.note(run, taken);
         drop(gradient);
         engine.forget_gradients();
+        Ok(())
     }
-    (runs.tape, runs.gradient) = (median(&tapes), median(&gradients));
-    Ok(runs)
 }
 
 /// What one call took.
