@@ -113,13 +113,10 @@ impl Kernel for Mask {
 /// Sixteen bits for each of a group of positions: both halves of the first words of all blocks, then of the second.
 #[inline(always)]
 fn words(key: u64, group: u64) -> [u16; GROUP] {
-    let mut counters = [[0; BLOCKS]; 4];
-    for place in 0..BLOCKS {
-        // A group starts at a multiple of the blocks in it, so that only the lower half counts up.
-        let [lower, upper] = halves(group * BLOCKS as u64);
-        counters[0][place] = lower | place as u32;
-        counters[1][place] = upper;
-    }
+    let [lower, upper] = halves(group * BLOCKS as u64);
+    // A group starts at a multiple of the blocks in it, so that only the lower half counts up.
+    let counters =
+        [std::array::from_fn(|place| lower | place as u32), [upper; BLOCKS], [0; BLOCKS], [0; BLOCKS]];
     let made = blocks(halves(key), counters);
     let mut words = [0; GROUP];
     for (pair, word) in words.as_chunks_mut::<2>().0.iter_mut().zip(made.as_flattened()) {
