@@ -15,6 +15,7 @@ use crate::places::suffix;
 use crate::planning::{self, Knowledge, Planning};
 use crate::report;
 use crate::strategy::{Ready, Strategy};
+use crate::transfers::Transfers;
 
 #[derive(Serialize)]
 struct Bench {
@@ -47,6 +48,9 @@ struct Row {
     lossy: Vec<String>,
     /// The length of the difference of all gradients from plain's, over theirs.
     relative_error: f64,
+    /// What a step moved, for plans that use places.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transfers: Option<Transfers>,
     /// What the plan may take, for strategies with a budget.
     #[serde(skip_serializing_if = "Option::is_none")]
     budget_bytes: Option<Bytes>,
@@ -147,7 +151,11 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     }
     bar.finish_and_clear();
     let plain = rounds.first().map(|rounds| rounds.times.clone()).unwrap_or_default();
-    let rows = runs.iter().zip(rounds).map(|((name, ready), rounds)| {
+    let mut transfers = Vec::with_capacity(runs.len());
+    for (_, ready) in &runs {
+        transfers.push(Transfers::measure(&model, &batch, ready, size.seed)?);
+    }
+    let rows = runs.iter().zip(rounds).zip(transfers).map(|(((name, ready), rounds), transfers)| {
         let profile = match ready {
             Ready::Planned(planned, _) => Some(planned.profile()),
             _ => known.blocks.as_ref().map(|known| &known.profile),
@@ -156,6 +164,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
         let ratios = rounds.times.iter().zip(&plain).map(|(time, plain)| time.ratio(*plain));
         Row {
             strategy: name.clone(),
+            transfers,
             lossy: ready.lossy_codecs(),
             relative_error: rounds.error,
             peak_bytes: median(&rounds.peaks).unwrap_or_default(),
@@ -213,5 +222,11 @@ fn show(bench: &Bench) -> Result<(), Failure> {
         bench.planning_ns,
         bench.planning_ns.ratio(bench.rows.first().map(|row| row.step_ns).unwrap_or_default()),
         bench.noise * 100.0
-    ))
+    ))?;
+    for row in &bench.rows {
+        if let Some(transfers) = &row.transfers {
+            report::show(&format!("{}: {transfers}", row.strategy))?;
+        }
+    }
+    Ok(())
 }

@@ -28,6 +28,7 @@ mod simulate;
 mod strategy;
 mod totals;
 mod train;
+mod transfers;
 mod verify;
 mod view;
 

@@ -16,6 +16,7 @@ use crate::measure::{build, step, step_traced};
 use crate::planning::{self, Knowledge, Planning};
 use crate::strategy::{Ready, Strategy};
 use crate::totals::{Optimizer, parameter_bytes};
+use crate::transfers::Transfers;
 use crate::{files, report};
 
 /// Runs the command.
@@ -91,7 +92,8 @@ fn measured_step(model: &Gpt, batch: &GptBatch, ready: &Ready, seed: u64) -> Res
     let set_by = events.iter().max_by_key(|event| event.peak_bytes);
     let set_by =
         set_by.and_then(|event| Some(trace.as_ref()?.events().get(event.action)?.action.to_string()));
-    Ok(Measured { peak_bytes, step_ns, events, set_by })
+    let transfers = trace.as_ref().and_then(Transfers::of).map(|transfers| transfers.to_string());
+    Ok(Measured { peak_bytes, step_ns, events, set_by, transfers })
 }
 
 /// Where the memory of training goes at the peak of a step.

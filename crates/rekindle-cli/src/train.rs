@@ -21,6 +21,7 @@ use crate::report;
 use crate::saving::{Identity, Saving};
 use crate::strategy::{Ready, Strategy};
 use crate::totals::{Totals, held_by_training, parameter_bytes};
+use crate::transfers::Transfers;
 use crate::view::Limit;
 
 /// How often training is compared with plain training at the end.
@@ -52,6 +53,9 @@ struct Summary {
     /// How often the plan changed while training, when it may.
     #[serde(skip_serializing_if = "Option::is_none")]
     plan_changes: Option<u32>,
+    /// What a step moved, for a plan that uses places.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transfers: Option<Transfers>,
     totals: Totals,
 }
 
@@ -271,6 +275,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         budget_bytes: ready.budget_bytes(),
         predicted: prediction(&ready, known.blocks.as_ref()),
         planning_ns: Some(known.took).filter(|took| *took > Nanos::ZERO),
+        transfers: Transfers::measure(&model, &batch, &ready, size.seed)?,
         plan_changes: adaptive.as_ref().map(|adaptive| adaptive.changes),
         totals: Totals {
             weights,
@@ -396,6 +401,9 @@ fn show(summary: &Summary) -> Result<(), Failure> {
         report::percent_of(saved, summary.plain_peak_bytes)
     ))?;
     show_prediction(summary)?;
+    if let Some(transfers) = &summary.transfers {
+        report::show(&transfers.to_string())?;
+    }
     show_totals(&summary.totals)
 }
 

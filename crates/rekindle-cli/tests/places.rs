@@ -59,6 +59,20 @@ fn a_disk_lowers_the_smallest_budget() {
     assert!(rows.iter().all(|row| row["identical"] == true), "{found}");
     let budget = |row: usize| rows[row]["budget_bytes"].as_u64().unwrap();
     assert!(budget(2) < budget(1), "{found}");
+    // What was moved is told, and how much of it computing waited for.
+    assert!(rows[1]["transfers"].is_null(), "{found}");
+    let transfers = &rows[2]["transfers"];
+    assert!(transfers["count"].as_u64() > Some(1) && transfers["bytes"].as_u64() > Some(1024), "{found}");
+    assert!((0.0..=1.0).contains(&transfers["hidden"].as_f64().unwrap()), "{found}");
+}
+
+#[test]
+fn training_ends_with_what_a_step_moved() {
+    let (_folder, place) = disk();
+    let output = rekindle(&["train", "--steps", "1", "--budget", "smallest", "--disk", &place]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let words = String::from_utf8_lossy(&output.stdout);
+    assert!(words.contains("hidden behind computing; "), "{words}");
 }
 
 #[test]

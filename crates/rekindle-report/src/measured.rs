@@ -35,6 +35,7 @@ use rekindle_plan::{Bytes, Nanos};
 ///     step_ns: Nanos::new(3_300),
 ///     events: vec![event(0, 0, 1_100, 9_216), event(1, 1_100, 3_300, 1_024)],
 ///     set_by: None,
+///     transfers: None,
 /// });
 /// // 10,240 bytes and 3,000 ns were predicted.
 /// let html = report.html()?;
@@ -51,6 +52,8 @@ pub struct Measured {
     pub events: Vec<MeasuredEvent>,
     /// What was seen to set the peak, in words.
     pub set_by: Option<String>,
+    /// What was moved to other places and back, and how much of that was waited for, in words.
+    pub transfers: Option<String>,
 }
 
 /// One action that ran.

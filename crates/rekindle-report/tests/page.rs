@@ -62,6 +62,7 @@ fn a_small_page_is_as_it_was() {
         step_ns: Nanos::new(9_000_000),
         events: vec![event(1, 0, 1_000_000, 1, 1), event(2, 1_000_000, 9_000_000, 17, 17)],
         set_by: Some("tape of block.1".to_owned()),
+        transfers: None,
     });
     let html = report.html().unwrap();
     parsed(&html);
@@ -91,6 +92,7 @@ fn everything_asked_for_is_on_the_page() {
         "Predicted and measured",
         "+3.9%",
         "The measured peak was set by tape of block.20",
+        "In the measured step, 2 transfers of 1.0 MiB took 1.00 ms",
         "tapes of block.0 to block.3, block.23 to head",
         "20 forwards run again",
         "Budget used",
@@ -260,8 +262,13 @@ fn sizes_and_times_near_the_limit_are_a_page() {
         workspace: most,
     });
     let event = MeasuredEvent { end: Nanos::MAX, live_bytes: Some(most), ..MeasuredEvent::default() };
-    report.measured =
-        Some(Measured { peak_bytes: most, step_ns: Nanos::MAX, events: vec![event; 3], set_by: None });
+    report.measured = Some(Measured {
+        peak_bytes: most,
+        step_ns: Nanos::MAX,
+        events: vec![event; 3],
+        set_by: None,
+        transfers: None,
+    });
     let html = report.html().unwrap();
     parsed(&html);
     no_bad_number(&html);

@@ -98,6 +98,9 @@ pub(super) fn measured(page: &mut Markup, report: &Report<'_>, step: &Step<'_>) 
     if let Some(set_by) = &measured.set_by {
         page.element("p", &[("class", &"note")], format!("The measured peak was set by {set_by}."));
     }
+    if let Some(transfers) = &measured.transfers {
+        page.element("p", &[("class", &"note")], format!("In the measured step, {transfers}."));
+    }
 }
 
 /// What is alive at the peak.
