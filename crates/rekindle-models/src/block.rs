@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::{Bool, Device, Tensor};
-use rekindle::activation::{gelu, softmax};
+use rekindle::activation::{gelu, masked_softmax};
 use rekindle::{Boundary, Dropout, DropoutConfig, Region};
 
 use crate::{ConfigError, GptConfig};
@@ -124,9 +124,8 @@ struct Attention {
 impl Attention {
     fn forward(&self, Projected { residual, query, key, value }: Projected, mask: Tensor<3, Bool>) -> Hidden {
         let [batch, heads, sequence, depth] = query.dims();
-        // Minus infinity, and not some large number: its exponential is a zero that needs no computing.
-        let scores = query.matmul(key.transpose()).mask_fill(mask.unsqueeze_dim::<4>(1), f32::NEG_INFINITY);
-        let weights = self.dropout.forward(softmax(scores, 3));
+        let scores = query.matmul(key.transpose());
+        let weights = self.dropout.forward(masked_softmax(scores, mask.unsqueeze_dim::<4>(1)));
         let hidden = weights.matmul(value).swap_dims(1, 2).reshape([batch, sequence, heads * depth]);
         Hidden { residual, hidden }
     }

@@ -8,4 +8,4 @@ mod gelu;
 mod softmax;
 
 pub use gelu::gelu;
-pub use softmax::softmax;
+pub use softmax::{masked_softmax, softmax};

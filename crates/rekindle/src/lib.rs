@@ -43,7 +43,7 @@
 //! - [`backward`]: a backward pass that returns errors.
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
 //! - [`Dropout`]: Burn's, with a mask that is made in parallel and never kept.
-//! - [`activation`]: softmax and GELU that keep less and take less time.
+//! - [`activation`]: softmax, masked or not, and GELU that keep less and take less time.
 //! - [`Checks`], [`what_is_kept`], [`TraceHandle`]: what happened, and whether it was right.
 //! - `trace`, `trace_model`: the profile of a model without running it, of one that fits no machine at hand too.
 //! - [`memory`]: live and peak bytes on CPU backends.

@@ -1,8 +1,10 @@
 //! Softmax.
 
+use std::sync::Arc;
+
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::Tensor;
+use burn::tensor::{Bool, Tensor, TensorData};
 
 use super::exp::exp;
 use crate::kernel::Kernel;
@@ -32,28 +34,111 @@ pub fn softmax<const D: usize>(input: Tensor<D>, dim: usize) -> Tensor<D> {
     if dim.checked_add(1) != Some(D) {
         return burn::tensor::activation::softmax(input, dim);
     }
-    apply(Softmax, input).unwrap_or_else(|input| burn::tensor::activation::softmax(input, dim))
+    apply(Softmax { hidden: None }, input)
+        .unwrap_or_else(|input| burn::tensor::activation::softmax(input, dim))
+}
+
+/// The softmax along the last dimension of what is left when some elements are hidden: where `mask` is true, `input` counts
+/// as minus infinity. The mask has the shape of the input, or 1 in place of some of its dimensions but the last.
+///
+/// The same as filling in minus infinities first, but without going through the elements for it, forth and back. As in
+/// Burn, a row of which everything is hidden has no softmax: it is made of `NaN`.
+///
+/// ```
+/// use burn::tensor::{Bool, Device, Tensor};
+/// use rekindle::activation::masked_softmax;
+///
+/// let device = Device::flex().autodiff();
+/// let x = Tensor::<2>::from_data([[1.0, 1.0, 7.0], [2.0, 2.0, 2.0]], &device);
+/// let mask = Tensor::<2, Bool>::from_data([[false, false, true]], &device);
+/// let y: Vec<f32> = masked_softmax(x, mask).into_data().try_to_vec()?;
+/// assert_eq!(y, [0.5, 0.5, 0.0, 0.5, 0.5, 0.0]);
+/// # Ok::<(), burn::tensor::DataError>(())
+/// ```
+///
+/// # Panics
+/// As Burn's `mask_fill`: when the mask has another shape.
+pub fn masked_softmax<const D: usize>(input: Tensor<D>, mask: Tensor<D, Bool>) -> Tensor<D> {
+    let filled =
+        |input: Tensor<D>, mask| softmax(input.mask_fill(mask, f32::NEG_INFINITY), D.saturating_sub(1));
+    #[cfg(feature = "capture")]
+    if crate::traced::is_captured(&input.device()) {
+        return filled(input, mask);
+    }
+    // Of another shape, or of a device that cannot be read just now.
+    let Some(hidden) = Hidden::new(&input.dims(), &mask) else { return filled(input, mask) };
+    apply(Softmax { hidden: Some(hidden) }, input).unwrap_or_else(|input| filled(input, mask))
+}
+
+/// Which elements a softmax leaves out.
+#[derive(Clone, Debug)]
+struct Hidden {
+    elements: Arc<[bool]>,
+    shape: Vec<usize>,
+    /// Sizes of the input but the last, and how many rows of the mask each step along them goes ahead.
+    steps: Arc<[(usize, usize)]>,
+}
+
+impl Hidden {
+    fn new<const D: usize>(input: &[usize; D], mask: &Tensor<D, Bool>) -> Option<Self> {
+        let shape = mask.dims();
+        let fits = |(input, mask): (&usize, &usize)| mask == input || *mask == 1;
+        if !input.iter().zip(&shape).all(fits) || input.last() != shape.last() {
+            return None;
+        }
+        let mut ahead = 1;
+        let mut steps: Vec<(usize, usize)> = Vec::with_capacity(D);
+        for (input, mask) in input.iter().zip(&shape).rev().skip(1) {
+            steps.push((*input, if *mask == 1 { 0 } else { ahead }));
+            ahead *= mask;
+        }
+        let elements = mask.clone().try_into_data().ok()?.try_into_vec_as::<bool>().ok()?;
+        Some(Self { elements: elements.into(), shape: shape.to_vec(), steps: steps.into() })
+    }
+
+    /// The mask of a row.
+    fn row(&self, mut index: usize, length: usize) -> &[bool] {
+        let mut row = 0;
+        for (size, ahead) in &*self.steps {
+            row += index % size * ahead;
+            index /= size;
+        }
+        &self.elements[row * length..][..length]
+    }
 }
 
 /// Along the last dimension.
-#[derive(Clone, Copy, Debug)]
-struct Softmax;
+#[derive(Clone, Debug)]
+struct Softmax {
+    hidden: Option<Hidden>,
+}
 
 impl Operation for Softmax {
     const KEEPS: Keeps = Keeps::Output;
 
     fn forward<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B> {
         let row = row::<B>(&input);
-        let update = |elements: &mut [f32]| Forward { row }.over(elements, row);
+        let hidden = self.hidden.as_ref();
+        let update = |elements: &mut [f32]| Forward { row, hidden }.over(elements, row);
         let make = |input: &[f32]| {
             let mut output = input.to_vec();
             update(&mut output);
             output
         };
-        rewrite::<B>(input, update, make).unwrap_or_else(|input| {
+        rewrite::<B>(input, update, make).unwrap_or_else(|mut input| {
+            if let Some(hidden) = hidden {
+                let mask = TensorData::new(hidden.elements.to_vec(), hidden.shape.clone());
+                let mask = B::bool_expand(B::bool_from_data(mask, &input.device()), input.shape());
+                input = B::float_mask_fill(input, mask, f32::NEG_INFINITY.into());
+            }
             let last = input.rank() - 1;
             B::softmax(input, last)
         })
+    }
+
+    /// What was hidden is zero in the output, and so is its gradient.
+    fn for_backward(&self) -> Self {
+        Self { hidden: None }
     }
 
     fn backward<B: GraphBackend>(
@@ -82,14 +167,20 @@ fn row<B: GraphBackend>(tensor: &FloatTensor<B>) -> usize {
 const PLACES: usize = 16;
 
 /// Writes the softmax of each row over it.
-struct Forward {
+struct Forward<'a> {
     row: usize,
+    hidden: Option<&'a Hidden>,
 }
 
-impl Kernel for Forward {
+impl Kernel for Forward<'_> {
     #[inline(always)]
-    fn run(&self, _: usize, elements: &mut [f32]) {
-        for row in elements.chunks_exact_mut(self.row) {
+    fn run(&self, first: usize, elements: &mut [f32]) {
+        for (index, row) in elements.chunks_exact_mut(self.row).enumerate() {
+            if let Some(hidden) = self.hidden {
+                for (x, hidden) in row.iter_mut().zip(hidden.row(first / self.row + index, self.row)) {
+                    *x = if *hidden { f32::NEG_INFINITY } else { *x };
+                }
+            }
             let largest = largest(row);
             // Of the three passes each is a loop the compiler can do several elements of at once.
             for x in &mut *row {
@@ -182,6 +273,8 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::{Device, Distribution, Tolerance};
+
     use super::*;
 
     #[test]
@@ -189,7 +282,7 @@ mod tests {
         for row in [1, 2, 15, 16, 17, 40, 129] {
             let input: Vec<f32> = (0..3 * row).map(|i| (i as f32 * 0.7).sin() * 9.0).collect();
             let mut output = input.clone();
-            Forward { row }.over(&mut output, row);
+            Forward { row, hidden: None }.over(&mut output, row);
             for (input, output) in input.chunks(row).zip(output.chunks(row)) {
                 let total: f64 = input.iter().map(|x| f64::from(*x).exp()).sum();
                 for (x, y) in input.iter().zip(output) {
@@ -203,12 +296,34 @@ mod tests {
     #[test]
     fn what_is_left_out_is_zero_and_what_is_no_number_stays_none() {
         let mut row = [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY, 0.0];
-        Forward { row: 4 }.over(&mut row, 4);
+        Forward { row: 4, hidden: None }.over(&mut row, 4);
         assert_eq!(row, [0.0, 0.5, 0.0, 0.5]);
         for bad in [[f32::NAN, 1.0], [1.0, f32::NAN], [f32::INFINITY, 1.0], [f32::NEG_INFINITY; 2]] {
             let mut row = bad;
-            Forward { row: 2 }.over(&mut row, 2);
+            Forward { row: 2, hidden: None }.over(&mut row, 2);
             assert!(row.iter().any(|x| x.is_nan()), "{bad:?} gave {row:?}");
+        }
+    }
+
+    /// For masks of all shapes that fit: as if minus infinities had been filled in.
+    #[test]
+    fn a_masked_row_is_that_of_minus_infinities() {
+        let device = Device::flex().autodiff();
+        let shape = [3, 2, 4, 5];
+        let x = Tensor::<4>::random(shape, Distribution::Normal(0.0, 2.0), &device).require_grad();
+        let weights = Tensor::<4>::random(shape, Distribution::Normal(0.0, 1.0), &device);
+        for mask in [[3, 2, 4, 5], [3, 1, 4, 5], [1, 1, 4, 5], [1, 2, 1, 5], [1, 1, 1, 5]] {
+            let elements: Vec<bool> = (0..mask.iter().product()).map(|i: usize| i * 7 % 5 > 2).collect();
+            let mask = Tensor::<4, Bool>::from_data(TensorData::new(elements, mask), &device);
+            let run = |y: Tensor<4>| {
+                let gradients = (y.clone() * weights.clone()).sum().backward();
+                (y.into_data(), x.grad(&gradients).unwrap().into_data())
+            };
+            let found = run(masked_softmax(x.clone(), mask.clone()));
+            let filled = x.clone().mask_fill(mask.clone().expand(shape), f32::NEG_INFINITY);
+            let expected = run(softmax(filled, 3));
+            assert_eq!(found.0, expected.0);
+            found.1.assert_approx_eq::<f32>(&expected.1, Tolerance::default());
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) enum Keeps {
 }
 
 /// From one tensor to another of the same shape.
-pub(crate) trait Operation: Copy + Debug + Send + Sync + 'static {
+pub(crate) trait Operation: Clone + Debug + Send + Sync + 'static {
     const KEEPS: Keeps;
 
     fn forward<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B>;
@@ -42,6 +42,11 @@ pub(crate) trait Operation: Copy + Debug + Send + Sync + 'static {
                 (Some(output.clone()), output)
             }
         }
+    }
+
+    /// What of it the backward needs: that is kept, too.
+    fn for_backward(&self) -> Self {
+        self.clone()
     }
 
     /// The gradient of the input. `kept` is what was recorded; it is not there when the operation keeps nothing, and for
@@ -96,7 +101,7 @@ fn apply_on<B: GraphBackend>(operation: impl Operation, input: AnyTensor) -> Any
 /// The node keeps what its backward reads, and its output where another node asks for it.
 fn keeping<B: GraphBackend>(operation: impl Operation, input: Tracked<B>) -> Tracked<B> {
     let (input, guard) = input.into_parts();
-    match Recorded(operation).prepare::<NoCheckpointing>([guard]).compute_bound().stateful() {
+    match Recorded(operation.for_backward()).prepare::<NoCheckpointing>([guard]).compute_bound().stateful() {
         OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(input)),
         OpsKind::Tracked(prepared) => {
             let (kept, output) = operation.record::<B>(input);
@@ -111,8 +116,8 @@ fn balanced<B: GraphBackend, O: Operation>(operation: O, input: Tracked<B>) -> T
         return keeping(operation, input);
     }
     let guard = input.node();
-    let again = Again { operation, input: guard.id(), backend: PhantomData::<B> };
-    let prepared = Recorded(operation).prepare::<BalancedCheckpointing>([guard]);
+    let again = Again { operation: operation.clone(), input: guard.id(), backend: PhantomData::<B> };
+    let prepared = Recorded(operation.for_backward()).prepare::<BalancedCheckpointing>([guard]);
     match prepared.memory_bound().retro_forward(again).parents([&input]).stateful() {
         OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(input.into_parts().0)),
         OpsKind::Tracked(mut prepared) => {
@@ -162,7 +167,7 @@ struct Again<B, O> {
 impl<B: GraphBackend, O: Operation> RetroForward for Again<B, O> {
     fn forward(&self, states: &mut BackwardStates, node: NodeId) {
         let input = states.get_state::<FloatTensor<B>>(&self.input);
-        states.save(node, self.operation.forward::<B>(input));
+        states.save(node, self.operation.clone().forward::<B>(input));
     }
 }
 
