@@ -507,14 +507,18 @@ impl Size {
     /// What people read in a result.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "gpt, {} blocks, width {}, {} heads, batch {}, {} tokens, dropout {}{}",
-            self.layers,
+            "gpt, {}, width {}, {}, batch {}, {}, dropout {}{}",
+            counted(self.layers, "block"),
             self.width,
-            self.heads,
+            counted(self.heads, "head"),
             self.batch,
-            self.sequence,
+            counted(self.sequence, "token"),
             self.dropout,
             if self.lean { ", lean" } else { "" }
         )
     }
+}
+
+fn counted(number: usize, of: &str) -> String {
+    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
 }

@@ -1,8 +1,9 @@
 //! Profiles and plans that the user named.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use rekindle::Planned;
 use rekindle_plan::graph::{Graph, GraphPlan};
 use rekindle_plan::{Plan, Profile};
 use serde::Deserialize;
@@ -15,16 +16,30 @@ pub(crate) enum Model {
     Graph(Graph),
 }
 
-/// Reads a profile or a graph, whichever the file says it is.
-pub(crate) fn model(path: &Path) -> Result<Model, Failure> {
+/// Whether a file says that it is of this format, in whichever version.
+fn is(text: &str, format: &str) -> bool {
     #[derive(Deserialize)]
     struct Head {
         format: String,
     }
+    let head = serde_json::from_str::<Head>(text).map(|head| head.format);
+    head.is_ok_and(|found| found.strip_prefix(format).is_some_and(|rest| rest.starts_with('/')))
+}
+
+/// A profile together with its plan, as `--cache` writes them; `None` for any other file.
+fn planned(text: &str, path: &Path) -> Option<Result<Planned, Failure>> {
+    let refused = |error| {
+        let error = anyhow::Error::new(error).context(format!("`{}`", path.display()));
+        Failure::request(error, "have `--cache` write it anew")
+    };
+    is(text, "rekindle.planned").then(|| Planned::from_json(text).map_err(refused))
+}
+
+/// Reads a profile or a graph, whichever the file says it is.
+pub(crate) fn model(path: &Path) -> Result<Model, Failure> {
     let text = failure::read_text(path)?;
     // A file that does not even say what it is, is refused as a profile.
-    let head = serde_json::from_str::<Head>(&text).map(|head| head.format);
-    if head.is_ok_and(|format| format.starts_with("rekindle.graph/")) {
+    if is(&text, "rekindle.graph") {
         return Graph::from_json(&text).map(Model::Graph).map_err(|error| {
             let error = anyhow::Error::new(error).context(format!("`{}`", path.display()));
             Failure::request(error, "docs/formats.md describes graphs (rekindle.graph/1)")
@@ -41,34 +56,62 @@ pub(crate) fn graph_plan(path: &Path) -> Result<GraphPlan, Failure> {
     })
 }
 
-/// Reads a profile.
+/// Reads a profile, by itself or together with its plan.
 pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
-    Profile::from_json(&failure::read_text(path)?).map_err(|error| {
+    let text = failure::read_text(path)?;
+    if let Some(planned) = planned(&text, path) {
+        return planned.map(|planned| planned.profile().clone());
+    }
+    Profile::from_json(&text).map_err(|error| {
         let error = anyhow::Error::new(error).context(format!("`{}`", path.display()));
         Failure::request(error, "docs/formats.md describes profiles (rekindle.profile/1)")
     })
 }
 
-/// Reads a plan.
+/// Reads a plan, by itself or together with its profile.
 pub(crate) fn plan(path: &Path) -> Result<Plan, Failure> {
-    Plan::from_json(&failure::read_text(path)?).map_err(|error| {
+    let text = failure::read_text(path)?;
+    if let Some(planned) = planned(&text, path) {
+        return planned.map(|planned| planned.plan().clone());
+    }
+    Plan::from_json(&text).map_err(|error| {
         let error = anyhow::Error::new(error).context(format!("`{}`", path.display()));
         Failure::request(error, "docs/formats.md describes plans (rekindle.plan/1)")
     })
 }
 
+/// Fails where a file could not be written, before the work for it is done.
+pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
+    let part = part_of(path);
+    let made = std::fs::File::create(&part).and_then(|_| std::fs::remove_file(&part));
+    let made = match path.is_dir() {
+        true => Err(std::io::ErrorKind::IsADirectory.into()),
+        false => made,
+    };
+    made.map_err(|error| cannot_write(error, path))
+}
+
 /// Writes a file as a whole: what was there before stays until the new text is complete.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
+    let part = part_of(path);
     let written = std::fs::File::create(&part)
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
         .and_then(|()| std::fs::rename(&part, path));
     written.map_err(|error| {
         // Nothing is lost when this fails too: the part is ours.
         let _ = std::fs::remove_file(&part);
-        let error = anyhow::Error::new(error).context(format!("cannot write `{}`", path.display()));
-        Failure::failed(error, "check the folder, its permissions and the room on the disk")
+        cannot_write(error, path)
     })
+}
+
+/// What a file is called until it is complete.
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    path.with_file_name(name)
+}
+
+fn cannot_write(error: std::io::Error, path: &Path) -> Failure {
+    let error = anyhow::Error::new(error).context(format!("cannot write `{}`", path.display()));
+    Failure::failed(error, "check the folder, its permissions and the room on the disk")
 }

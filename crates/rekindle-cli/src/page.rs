@@ -21,6 +21,7 @@ use crate::{files, report};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
+    files::check_writable(&arguments.output)?;
     match (&arguments.file, &arguments.plan) {
         (Some(profile), Some(plan)) => {
             let (profile, plan) = (files::profile(profile)?, files::plan(plan)?);

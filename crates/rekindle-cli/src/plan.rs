@@ -15,6 +15,9 @@ pub(crate) fn run(arguments: &PlanArguments) -> Result<(), Failure> {
     if let Named::List = arguments.solver {
         return list();
     }
+    if let Some(path) = &arguments.output {
+        files::check_writable(path)?;
+    }
     let Some(path) = &arguments.profile else {
         let error = anyhow::anyhow!("no profile is given");
         return Err(Failure::request(error, "rekindle plan PROFILE --budget 2GiB"));

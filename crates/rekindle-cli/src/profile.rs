@@ -15,6 +15,9 @@ use crate::{files, planning, report};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
+    if let Some(path) = &arguments.output {
+        files::check_writable(path)?;
+    }
     let (profile, how) = match arguments.trace {
         true => traced(arguments)?,
         false => measured(arguments)?,

@@ -103,6 +103,10 @@ fn a_cached_plan_is_used_again_and_refused_for_another_model() {
     let first = std::fs::read_to_string(&path).unwrap();
     assert!(train(&["--budget", "70%"]).status.success());
     assert_eq!(std::fs::read_to_string(&path).unwrap(), first, "nothing was measured or planned again");
+    // The file is a profile and a plan to every command that reads one.
+    done(&["frontier", cache]);
+    done(&["explain", cache, cache]);
+    done(&["simulate", cache, cache]);
     // The plan runs by itself, too.
     let found = json(&done(&small("train", &["--steps", "1", "--json", "--plan", cache])));
     assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"]);
@@ -165,6 +169,21 @@ fn a_report_of_a_run_shows_what_was_measured() {
 }
 
 #[cfg(unix)]
+#[test]
+fn a_file_that_cannot_be_written_is_refused_before_the_work() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = folder.path().join("nowhere/at-all.json");
+    for command in ["profile", "report"] {
+        // Such a model would take minutes to measure, and more memory than there is.
+        let sizes = ["--layers", "500", "--width", "2048", "--sequence", "4096", "--batch", "64"];
+        let arguments = [&[command, "-o", nowhere.to_str().unwrap()][..], &sizes].concat();
+        let output = rekindle(&arguments);
+        assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
 #[test]
 fn a_full_disk_leaves_the_old_report() {
     let folder = tempfile::tempdir().unwrap();
