@@ -43,7 +43,10 @@ impl Adaptive {
             let planner = planner.progress(|stage, name| {
                 bar.set_message(format!("measuring stage {stage} ({name})"));
             });
-            let ladder = planner.ladder(&cut.of(model), batch, RUNGS).map_err(refused)?;
+            let ladder = planner.ladder(&cut.of(model), batch, RUNGS).map_err(|error| {
+                bar.finish_and_clear();
+                refused(error)
+            })?;
             // Stages of two cuts are measured apart; their plans are compared by what they cost over no plan at all.
             let first = rungs.first().map(|rung| rung.plan.0.profile().lower_bound());
             rungs.extend(ladder.rungs().iter().map(|rung| {

@@ -11,6 +11,7 @@ use crate::amount::{Budget, Fraction, Target};
 use crate::cut::{Cut, Cutting};
 use crate::failure::Failure;
 use crate::places::PlaceArguments;
+use crate::report::counted;
 use crate::saving::SavingArguments;
 use crate::strategy::Strategy;
 
@@ -517,8 +518,4 @@ impl Size {
             if self.lean { ", lean" } else { "" }
         )
     }
-}
-
-fn counted(number: usize, of: &str) -> String {
-    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
 }

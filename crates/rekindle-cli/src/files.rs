@@ -83,10 +83,9 @@ pub(crate) fn plan(path: &Path) -> Result<Plan, Failure> {
 /// Fails where a file could not be written, before the work for it is done.
 pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
     let part = part_of(path);
-    let made = std::fs::File::create(&part).and_then(|_| std::fs::remove_file(&part));
     let made = match path.is_dir() {
         true => Err(std::io::ErrorKind::IsADirectory.into()),
-        false => made,
+        false => std::fs::File::create(&part).and_then(|_| std::fs::remove_file(&part)),
     };
     made.map_err(|error| cannot_write(error, path))
 }

@@ -112,3 +112,8 @@ pub(crate) fn yes_or(identical: usize, tensors: usize) -> String {
         false => format!("{identical} of {tensors}"),
     }
 }
+
+/// A number of things: one of them, or several.
+pub(crate) fn counted(number: usize, of: &str) -> String {
+    format!("{number} {of}{}", if number == 1 { "" } else { "s" })
+}

@@ -8,6 +8,7 @@ use rekindle_plan::Action;
 use serde::Serialize;
 
 use crate::measure::step_traced;
+use crate::report::counted;
 use crate::strategy::Ready;
 
 /// The transfers of a step.
@@ -55,11 +56,10 @@ impl Transfers {
 
 impl fmt::Display for Transfers {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let transfers = if self.count == 1 { "transfer" } else { "transfers" };
         write!(
             formatter,
-            "{} {transfers} of {} took {}, {:.0}% of it hidden behind computing; {} waited for",
-            self.count,
+            "{} of {} took {}, {:.0}% of it hidden behind computing; {} waited for",
+            counted(self.count, "transfer"),
             self.bytes,
             self.time_ns,
             self.hidden * 100.0,
