@@ -207,23 +207,24 @@ impl<'a> Walk<'a> {
 
     fn tape(&mut self, stage: Stage, option: Option<&Name>) -> Result<Bytes, Reason> {
         let profile = self.start(stage)?;
-        let workspace;
-        let (tape, forward, backward) = match option {
+        let (taped, forward) = match option {
             None => {
-                workspace = profile.backward_workspace();
-                (profile.tape_bytes, profile.forward_ns, profile.backward_ns)
+                let workspace = profile.backward_workspace();
+                let taped = Taped { bytes: profile.tape_bytes, backward: profile.backward_ns, workspace };
+                (taped, profile.forward_ns)
             }
             Some(name) => {
                 let options = &profile.options;
                 let option = options.iter().find(|option| option.name == *name);
                 let option =
                     option.ok_or_else(|| unknown("option", name, options.iter().map(|o| &o.name)))?;
-                workspace = profile.backward_workspace_under(Some(option));
-                (option.tape_bytes, option.forward_ns, option.backward_ns)
+                let workspace = profile.backward_workspace_under(Some(option));
+                let taped = Taped { bytes: option.tape_bytes, backward: option.backward_ns, workspace };
+                (taped, option.forward_ns)
             }
         };
-        self.change([stage.input(), stage.output()], tape, |walk| {
-            walk.stages[stage.index()].tape = Some(Taped { bytes: tape, backward, workspace });
+        self.change([stage.input(), stage.output()], taped.bytes, |walk| {
+            walk.stages[stage.index()].tape = Some(taped);
         })?;
         let peak = self.peak_with(LiveKind::ForwardExtra(stage), profile.forward_extra_bytes)?;
         self.spend_forward(stage, forward)?;
