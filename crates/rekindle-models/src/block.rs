@@ -106,7 +106,7 @@ impl Projection {
         Projected {
             residual,
             // Scaling the queries is less work than scaling the scores.
-            query: by_head(self.query.forward(x.clone()).div_scalar((depth as f32).sqrt())),
+            query: by_head(self.query.forward(x.clone())),
             key: by_head(self.key.forward(x.clone())),
             value: by_head(self.value.forward(x)),
         }
@@ -124,9 +124,8 @@ struct Attention {
 impl Attention {
     fn forward(&self, Projected { residual, query, key, value }: Projected, mask: Tensor<3, Bool>) -> Hidden {
         let [batch, heads, sequence, depth] = query.dims();
-        let scores = query.matmul(key.transpose());
-        let weights = self.dropout.forward(masked_softmax(scores, mask.unsqueeze_dim::<4>(1)));
-        let hidden = weights.matmul(value).swap_dims(1, 2).reshape([batch, sequence, heads * depth]);
+        let attended = rekindle::Attention::new().causal().dropout(&self.dropout).forward(query, key, value).unwrap();
+        let hidden = attended.swap_dims(1, 2).reshape([batch, sequence, heads * depth]);
         Hidden { residual, hidden }
     }
 }

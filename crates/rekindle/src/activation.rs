@@ -3,7 +3,6 @@
 //! Each is one node of the autodiff graph, with a kernel of its own on Flex. They compute what Burn's functions of the
 //! same names compute, within rounding.
 
-mod exp;
 mod gelu;
 mod softmax;
 

@@ -4,9 +4,9 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::config::Config;
 use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param};
-use burn::tensor::{Distribution, Tensor, TensorData};
+use burn::tensor::{Device, Distribution, Tensor, TensorData};
 
-use crate::node::{GraphBackend, Keeps, Operation, apply, is_capture, rewrite};
+use crate::node::{Found, GraphBackend, Operation, apply_one, is_capture, rewrite};
 use crate::philox::Mask;
 use crate::{Error, seeds};
 
@@ -75,21 +75,10 @@ impl Dropout {
 
     /// Drops elements of `input`, on a device with autodiff; anywhere else, and when frozen, `input` is handed back.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
-        if !self.training.is_enabled() || !input.is_autodiff() || self.prob == 0.0 {
-            return input;
-        }
-        // A probability is a number of words out of 2^32; the conversion saturates.
-        let dropped = (self.prob * 4_294_967_296.0).round() as u32;
-        let kept = (1.0 / (1.0 - self.prob)) as f32;
-        // Where there are no values, there is nothing to draw.
-        #[cfg(feature = "capture")]
-        let captured = crate::traced::is_captured(&input.device());
-        #[cfg(not(feature = "capture"))]
-        let captured = false;
-        let mask = Mask { key: if captured { 0 } else { seeds::next() }, dropped, kept };
+        let Some(mask) = self.mask(&input) else { return input };
         let applied = match self.keep_mask {
-            true => apply(DropKeeping(mask), input),
-            false => apply(Drop(mask), input),
+            true => apply_one(DropKeeping(mask), input),
+            false => apply_one(Drop(mask), input),
         };
         applied.unwrap_or_else(|input| {
             // Of a backend we have no nodes on. A constant outside autodiff goes with every checkpointing strategy, and
@@ -99,16 +88,38 @@ impl Dropout {
             input * Tensor::<D>::from_data(factors, (&device, dtype))
         })
     }
+
+    /// What to drop of what is made from `input` now; nothing, on a device without autodiff and when frozen.
+    pub(crate) fn mask<const D: usize>(&self, input: &Tensor<D>) -> Option<Mask> {
+        if !self.training.is_enabled() || !input.is_autodiff() || self.prob == 0.0 {
+            return None;
+        }
+        // A probability is a number of words out of 2^32; the conversion saturates.
+        let dropped = (self.prob * 4_294_967_296.0).round() as u32;
+        let kept = (1.0 / (1.0 - self.prob)) as f32;
+        // Where there are no values, there is nothing to draw.
+        let key = if has_no_values(&input.device()) { 0 } else { seeds::next() };
+        Some(Mask { key, dropped, kept })
+    }
+}
+
+/// Whether tensors of this device have shapes alone.
+pub(crate) fn has_no_values(device: &Device) -> bool {
+    #[cfg(feature = "capture")]
+    return crate::traced::is_captured(device);
+    #[cfg(not(feature = "capture"))]
+    {
+        let _ = device;
+        false
+    }
 }
 
 /// The backward makes the mask again: nothing is kept for it.
 #[derive(Clone, Copy, Debug)]
 struct Drop(Mask);
 
-impl Operation for Drop {
-    const KEEPS: Keeps = Keeps::Nothing;
-
-    fn forward<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B> {
+impl Drop {
+    fn run<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B> {
         let Self(mask) = self;
         let rewritten =
             rewrite::<B>(input, |elements| mask.apply_to(elements), |elements| mask.apply(elements));
@@ -117,13 +128,18 @@ impl Operation for Drop {
             B::float_mul(input, factors)
         })
     }
+}
 
-    fn backward<B: GraphBackend>(
-        self,
-        _: Option<FloatTensor<B>>,
-        gradient: FloatTensor<B>,
-    ) -> FloatTensor<B> {
-        self.forward::<B>(gradient)
+impl Operation<1> for Drop {
+    const READS: [bool; 1] = [false];
+    const CHEAP: bool = true;
+
+    fn forward<B: GraphBackend>(self, [input]: [FloatTensor<B>; 1]) -> FloatTensor<B> {
+        self.run::<B>(input)
+    }
+
+    fn backward<B: GraphBackend>(self, found: Found<B, 1>) -> [Option<FloatTensor<B>>; 1] {
+        [Some(self.run::<B>(found.gradient))]
     }
 }
 
@@ -131,28 +147,25 @@ impl Operation for Drop {
 #[derive(Clone, Copy, Debug)]
 struct DropKeeping(Mask);
 
-impl Operation for DropKeeping {
-    const KEEPS: Keeps = Keeps::Nothing;
+impl Operation<1> for DropKeeping {
+    const READS: [bool; 1] = [false];
+    const CHEAP: bool = true;
 
-    fn forward<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B> {
-        Drop(self.0).forward::<B>(input)
+    fn forward<B: GraphBackend>(self, [input]: [FloatTensor<B>; 1]) -> FloatTensor<B> {
+        Drop(self.0).run::<B>(input)
     }
 
-    fn record<B: GraphBackend>(self, input: FloatTensor<B>) -> (Option<FloatTensor<B>>, FloatTensor<B>) {
+    fn record<B: GraphBackend>(self, [input]: [FloatTensor<B>; 1]) -> (FloatTensor<B>, Vec<FloatTensor<B>>) {
         let factors = factors::<B>(self.0, &input);
-        (Some(factors.clone()), B::float_mul(input, factors))
+        (B::float_mul(input, factors.clone()), vec![factors])
     }
 
-    fn backward<B: GraphBackend>(
-        self,
-        kept: Option<FloatTensor<B>>,
-        gradient: FloatTensor<B>,
-    ) -> FloatTensor<B> {
-        match kept {
-            Some(factors) => B::float_mul(gradient, factors),
+    fn backward<B: GraphBackend>(self, mut found: Found<B, 1>) -> [Option<FloatTensor<B>>; 1] {
+        [Some(match found.kept.pop() {
+            Some(factors) => B::float_mul(found.gradient, factors),
             // Balanced checkpointing keeps nothing that can be made again.
-            None => Drop(self.0).backward::<B>(None, gradient),
-        }
+            None => Drop(self.0).run::<B>(found.gradient),
+        })]
     }
 }
 

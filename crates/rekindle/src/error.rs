@@ -99,6 +99,38 @@ pub enum Error {
         /// The option found.
         option: String,
     },
+    /// The heads of attention cannot share keys and values.
+    #[error("{heads} heads of queries cannot share {groups} heads of keys; the second must divide the first")]
+    AttentionHeads {
+        /// The heads of the queries.
+        heads: usize,
+        /// The heads of keys and values.
+        groups: usize,
+    },
+    /// A tensor given to attention has another shape.
+    #[error("attention was given {what} of shape {found:?}, expected {expected:?}")]
+    AttentionShape {
+        /// Which tensor.
+        what: &'static str,
+        /// Its shape.
+        found: Vec<usize>,
+        /// The shape that goes with the others.
+        expected: Vec<usize>,
+    },
+    /// Tensors given to attention have different element types.
+    #[error("attention was given keys or values of {found} and queries of {expected}; cast them to one type")]
+    AttentionType {
+        /// The type of the keys or the values.
+        found: &'static str,
+        /// That of the queries.
+        expected: &'static str,
+    },
+    /// The mask given to attention cannot be read.
+    #[error("the mask of hidden keys cannot be read: {reason}")]
+    AttentionMask {
+        /// What the device said.
+        reason: String,
+    },
     /// A place for boundaries cannot be used.
     #[error("the place `{place}` cannot be used: {source}")]
     Place {

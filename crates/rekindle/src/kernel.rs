@@ -20,16 +20,22 @@ pub(crate) trait Kernel: Sync {
     fn over(&self, elements: &mut [f32], row: usize) {
         let share = SHARE.next_multiple_of(row.max(1));
         match elements.len() < 2 * share {
-            true => vectorised(self, 0, elements),
+            true => run(self, 0, elements),
             false => {
                 let shares = elements.par_chunks_mut(share).enumerate();
-                shares.for_each(|(index, elements)| vectorised(self, index * share, elements));
+                shares.for_each(|(index, elements)| run(self, index * share, elements));
             }
         }
     }
 }
 
-fn vectorised<K: Kernel + ?Sized>(kernel: &K, first: usize, elements: &mut [f32]) {
+/// Runs something with the widest vectors, on this thread. Its `call` is to be marked `#[inline(always)]`, like all that it
+/// calls.
+pub(crate) fn vectorised<T: pulp::NullaryFnOnce>(task: T) -> T::Output {
+    pulp::Arch::new().dispatch(task)
+}
+
+fn run<K: Kernel + ?Sized>(kernel: &K, first: usize, elements: &mut [f32]) {
     struct Run<'a, K: ?Sized> {
         kernel: &'a K,
         first: usize,
@@ -45,5 +51,5 @@ fn vectorised<K: Kernel + ?Sized>(kernel: &K, first: usize, elements: &mut [f32]
         }
     }
 
-    pulp::Arch::new().dispatch(Run { kernel, first, elements });
+    vectorised(Run { kernel, first, elements });
 }

@@ -65,6 +65,7 @@
 extern crate self as rekindle;
 
 pub mod activation;
+mod attention;
 mod backward;
 mod boundary;
 mod budget;
@@ -74,6 +75,7 @@ mod dropout;
 mod error;
 mod kept;
 mod kernel;
+mod matrix;
 pub mod memory;
 mod node;
 mod philox;
@@ -81,12 +83,14 @@ mod places;
 mod planned;
 mod planner;
 mod region;
+mod rows;
 mod seeds;
 mod stage;
 mod staged;
 #[cfg(feature = "capture")]
 mod traced;
 
+pub use attention::Attention;
 pub use backward::backward;
 pub use boundary::{Boundary, Parts, PartsReader};
 pub use budget::Budget;

@@ -14,6 +14,7 @@
 //! has already added up for an input or a parameter is carried into the nested graph, which goes on adding there.
 
 mod boundary;
+mod elements;
 mod engine;
 mod graph;
 mod measured;
@@ -32,7 +33,8 @@ use burn::backend::{Backend, BackendTensor, DispatchKindConversion, DispatchTens
 pub(crate) use burn::backend::GradientCheckpointingStrategy as TapeStrategy;
 #[cfg(feature = "capture")]
 pub(crate) use graph::{Join, Start, join, node, token};
-pub(crate) use operation::{Keeps, Operation, apply, rewrite, rewrite_from};
+pub(crate) use elements::{Strided, made, rewrite, rewrite_from, strided};
+pub(crate) use operation::{Found, Operation, apply, apply_one};
 pub(crate) use reseed::reseed_after_backward;
 pub(crate) use run::{Job, Setup, measure, run};
 pub use sweep::sweep;

@@ -60,6 +60,24 @@ impl Mask {
         self.over(elements, GROUP);
     }
 
+    /// Writes over elements of which the first has this position, on this thread.
+    #[inline(always)]
+    pub(crate) fn apply_at(&self, first: usize, elements: &mut [f32]) {
+        let (index, before) = (first / GROUP, first % GROUP);
+        // A group that starts before them.
+        let (head, elements) = elements.split_at_mut(match before {
+            0 => 0,
+            _ => (GROUP - before).min(elements.len()),
+        });
+        if !head.is_empty() {
+            let mut group = [0.0; GROUP];
+            group[before..][..head.len()].copy_from_slice(head);
+            self.group(index, &mut group);
+            head.copy_from_slice(&group[before..][..head.len()]);
+        }
+        self.run((index + usize::from(before > 0)) * GROUP, elements);
+    }
+
     /// What each of `length` elements is multiplied by.
     pub(crate) fn factors(&self, length: usize) -> Vec<f32> {
         let mut elements = vec![1.0; length];
@@ -185,6 +203,19 @@ mod tests {
                 let mut over = input.clone();
                 pool.install(|| mask.apply_to(&mut over));
                 assert!(over == expected, "{length} elements written over, {threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn elements_from_any_position_on_are_those_of_the_whole() {
+        let mask = Mask { key: 5, dropped: 1 << 31, kept: 2.0 };
+        let whole = mask.factors(10 * GROUP);
+        for first in [0, 1, GROUP - 1, GROUP, 3 * GROUP + 17] {
+            for length in [0, 1, 5, GROUP, 4 * GROUP + 3] {
+                let mut elements = vec![1.0; length];
+                mask.apply_at(first, &mut elements);
+                assert_eq!(elements, whole[first..][..length], "{length} from {first}");
             }
         }
     }

@@ -3,9 +3,9 @@
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Tensor;
 
-use super::exp::{exp, polynomial};
 use crate::kernel::Kernel;
-use crate::node::{GraphBackend, Keeps, Operation, apply, rewrite, rewrite_from};
+use crate::node::{Found, GraphBackend, Operation, apply_one, rewrite, rewrite_from};
+use crate::rows::{exp, polynomial};
 
 /// `x` times the probability that a normal variable is less than `x`: Burn's `gelu`, not the approximation by `tanh`.
 ///
@@ -22,16 +22,17 @@ use crate::node::{GraphBackend, Keeps, Operation, apply, rewrite, rewrite_from};
 /// # Ok::<(), burn::tensor::DataError>(())
 /// ```
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
-    apply(Gelu, input).unwrap_or_else(burn::tensor::activation::gelu)
+    apply_one(Gelu, input).unwrap_or_else(burn::tensor::activation::gelu)
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Gelu;
 
-impl Operation for Gelu {
-    const KEEPS: Keeps = Keeps::Input;
+impl Operation<1> for Gelu {
+    const READS: [bool; 1] = [true];
+    const CHEAP: bool = true;
 
-    fn forward<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B> {
+    fn forward<B: GraphBackend>(self, [input]: [FloatTensor<B>; 1]) -> FloatTensor<B> {
         let make = |input: &[f32]| {
             let mut output = vec![0.0; input.len()];
             Forward { input }.over(&mut output, 1);
@@ -40,14 +41,12 @@ impl Operation for Gelu {
         rewrite::<B>(input, |elements| ForwardInPlace.over(elements, 1), make).unwrap_or_else(B::gelu)
     }
 
-    fn backward<B: GraphBackend>(
-        self,
-        kept: Option<FloatTensor<B>>,
-        gradient: FloatTensor<B>,
-    ) -> FloatTensor<B> {
-        let Some(input) = kept else { return gradient };
-        rewrite_from::<B>(gradient, &input, |input, gradient| Backward { input }.over(gradient, 1))
-            .unwrap_or_else(|gradient| B::gelu_backward(input.clone(), gradient))
+    fn backward<B: GraphBackend>(self, found: Found<B, 1>) -> [Option<FloatTensor<B>>; 1] {
+        let [input] = found.inputs;
+        [input.map(|input| {
+            rewrite_from::<B>(found.gradient, &input, |input, gradient| Backward { input }.over(gradient, 1))
+                .unwrap_or_else(|gradient| B::gelu_backward(input.clone(), gradient))
+        })]
     }
 }
 

@@ -6,9 +6,9 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{Bool, Tensor, TensorData};
 
-use super::exp::exp;
 use crate::kernel::Kernel;
-use crate::node::{GraphBackend, Keeps, Operation, apply, rewrite, rewrite_from};
+use crate::node::{Found, GraphBackend, Operation, apply_one, rewrite, rewrite_from};
+use crate::rows::{dot, exp, largest, sum};
 
 /// The softmax along a dimension, as Burn's `softmax` computes it.
 ///
@@ -34,7 +34,7 @@ pub fn softmax<const D: usize>(input: Tensor<D>, dim: usize) -> Tensor<D> {
     if dim.checked_add(1) != Some(D) {
         return burn::tensor::activation::softmax(input, dim);
     }
-    apply(Softmax { hidden: None }, input)
+    apply_one(Softmax { hidden: None }, input)
         .unwrap_or_else(|input| burn::tensor::activation::softmax(input, dim))
 }
 
@@ -67,7 +67,7 @@ pub fn masked_softmax<const D: usize>(input: Tensor<D>, mask: Tensor<D, Bool>) -
     }
     // Of another shape, or of a device that cannot be read just now.
     let Some(hidden) = Hidden::new(&input.dims(), &mask) else { return filled(input, mask) };
-    apply(Softmax { hidden: Some(hidden) }, input).unwrap_or_else(|input| filled(input, mask))
+    apply_one(Softmax { hidden: Some(hidden) }, input).unwrap_or_else(|input| filled(input, mask))
 }
 
 /// Which elements a softmax leaves out.
@@ -113,10 +113,16 @@ struct Softmax {
     hidden: Option<Hidden>,
 }
 
-impl Operation for Softmax {
-    const KEEPS: Keeps = Keeps::Output;
+impl Operation<1> for Softmax {
+    const READS: [bool; 1] = [false];
+    const CHEAP: bool = false;
 
-    fn forward<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B> {
+    fn record<B: GraphBackend>(self, input: [FloatTensor<B>; 1]) -> (FloatTensor<B>, Vec<FloatTensor<B>>) {
+        let output = self.forward::<B>(input);
+        (output.clone(), vec![output])
+    }
+
+    fn forward<B: GraphBackend>(self, [input]: [FloatTensor<B>; 1]) -> FloatTensor<B> {
         let row = row::<B>(&input);
         let hidden = self.hidden.as_ref();
         let update = |elements: &mut [f32]| Forward { row, hidden }.over(elements, row);
@@ -141,20 +147,17 @@ impl Operation for Softmax {
         Self { hidden: None }
     }
 
-    fn backward<B: GraphBackend>(
-        self,
-        kept: Option<FloatTensor<B>>,
-        gradient: FloatTensor<B>,
-    ) -> FloatTensor<B> {
-        let Some(output) = kept else { return gradient };
-        let row = row::<B>(&output);
-        let update = |output: &[f32], gradient: &mut [f32]| Backward { output, row }.over(gradient, row);
-        rewrite_from::<B>(gradient, &output, update).unwrap_or_else(|gradient| {
-            let last = output.rank() - 1;
-            let product = B::float_mul(gradient, output.clone());
-            let sum = B::float_sum_dim(product.clone(), last);
-            B::float_sub(product, B::float_mul(output.clone(), sum))
-        })
+    fn backward<B: GraphBackend>(self, found: Found<B, 1>) -> [Option<FloatTensor<B>>; 1] {
+        [found.kept.first().map(|output| {
+            let row = row::<B>(output);
+            let update = |output: &[f32], gradient: &mut [f32]| Backward { output, row }.over(gradient, row);
+            rewrite_from::<B>(found.gradient, output, update).unwrap_or_else(|gradient| {
+                let last = output.rank() - 1;
+                let product = B::float_mul(gradient, output.clone());
+                let sum = B::float_sum_dim(product.clone(), last);
+                B::float_sub(product, B::float_mul(output.clone(), sum))
+            })
+        })]
     }
 }
 
@@ -162,9 +165,6 @@ impl Operation for Softmax {
 fn row<B: GraphBackend>(tensor: &FloatTensor<B>) -> usize {
     tensor.shape().as_slice().last().copied().unwrap_or(1).max(1)
 }
-
-/// As many partial results as a wide vector has places: a fixed number, so that bits do not depend on the machine.
-const PLACES: usize = 16;
 
 /// Writes the softmax of each row over it.
 struct Forward<'a> {
@@ -194,49 +194,6 @@ impl Kernel for Forward<'_> {
     }
 }
 
-/// The largest element; not a number, if one of them is not.
-#[inline(always)]
-fn largest(row: &[f32]) -> f32 {
-    let (chunks, rest) = row.as_chunks::<PLACES>();
-    let mut found = [f32::NEG_INFINITY; PLACES];
-    for chunk in chunks {
-        for (found, x) in found.iter_mut().zip(chunk) {
-            *found = larger(*found, *x);
-        }
-    }
-    rest.iter().fold(halved(found, larger), |a, b| larger(a, *b))
-}
-
-#[inline(always)]
-fn larger(a: f32, b: f32) -> f32 {
-    if a >= b || a.is_nan() { a } else { b }
-}
-
-#[inline(always)]
-fn sum(row: &[f32]) -> f32 {
-    let (chunks, rest) = row.as_chunks::<PLACES>();
-    let mut sums = [0.0; PLACES];
-    for chunk in chunks {
-        for (sum, x) in sums.iter_mut().zip(chunk) {
-            *sum += x;
-        }
-    }
-    halved(sums, |a, b| a + b) + rest.iter().sum::<f32>()
-}
-
-/// One result of many, the upper half joined to the lower until one is left.
-#[inline(always)]
-fn halved(mut results: [f32; PLACES], join: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut half = PLACES / 2;
-    while half > 0 {
-        for place in 0..half {
-            results[place] = join(results[place], results[place + half]);
-        }
-        half /= 2;
-    }
-    results[0]
-}
-
 /// Turns the gradient of the output into that of the input, row by row: `(g - sum(g y)) y`.
 struct Backward<'a> {
     output: &'a [f32],
@@ -254,21 +211,6 @@ impl Kernel for Backward<'_> {
             }
         }
     }
-}
-
-/// A sum of products, in as many partial sums as a vector has places.
-#[inline(always)]
-fn dot(a: &[f32], b: &[f32]) -> f32 {
-    let (a, a_rest) = a.as_chunks::<PLACES>();
-    let (b, b_rest) = b.as_chunks::<PLACES>();
-    let mut sums = [0.0; PLACES];
-    for (a, b) in a.iter().zip(b) {
-        for ((sum, a), b) in sums.iter_mut().zip(a).zip(b) {
-            *sum += a * b;
-        }
-    }
-    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
-    halved(sums, |a, b| a + b) + rest
 }
 
 #[cfg(test)]

@@ -1,6 +1,5 @@
 //! Operations of our own: one node each, where Burn's autodiff would make several and keep what lies between them.
 
-use std::any::Any;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
@@ -8,40 +7,28 @@ use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
 use burn::backend::autodiff::checkpoint::state::BackwardStates;
-use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, NoCheckpointing};
+use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, CheckpointStrategy, NoCheckpointing};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{DispatchTensorKind, TensorMetadata};
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::backend::DispatchTensorKind;
+use burn::tensor::Tensor;
 
 use super::tensor::AnyTensor;
 use super::{GraphBackend, TapeStrategy, Tracked};
 
-/// What the backward of an operation reads besides the gradient, unless it records something else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeps {
-    Nothing,
-    Input,
-    Output,
-}
+/// From some tensors to one.
+pub(crate) trait Operation<const N: usize>: Clone + Debug + Send + Sync + 'static {
+    /// Which inputs the backward reads: those are kept.
+    const READS: [bool; N];
+    /// Whether to run it again is less than to keep its output: a balanced tape keeps nothing of it but such inputs.
+    const CHEAP: bool;
 
-/// From one tensor to another of the same shape.
-pub(crate) trait Operation: Clone + Debug + Send + Sync + 'static {
-    const KEEPS: Keeps;
+    fn forward<B: GraphBackend>(self, inputs: [FloatTensor<B>; N]) -> FloatTensor<B>;
 
-    fn forward<B: GraphBackend>(self, input: FloatTensor<B>) -> FloatTensor<B>;
-
-    /// What is kept for the backward, and the output.
-    fn record<B: GraphBackend>(self, input: FloatTensor<B>) -> (Option<FloatTensor<B>>, FloatTensor<B>) {
-        match Self::KEEPS {
-            Keeps::Nothing => (None, self.forward::<B>(input)),
-            Keeps::Input => (Some(input.clone()), self.forward::<B>(input)),
-            Keeps::Output => {
-                let output = self.forward::<B>(input);
-                (Some(output.clone()), output)
-            }
-        }
+    /// The output, and what is kept for the backward beside the inputs it reads.
+    fn record<B: GraphBackend>(self, inputs: [FloatTensor<B>; N]) -> (FloatTensor<B>, Vec<FloatTensor<B>>) {
+        (self.forward::<B>(inputs), Vec::new())
     }
 
     /// What of it the backward needs: that is kept, too.
@@ -49,185 +36,164 @@ pub(crate) trait Operation: Clone + Debug + Send + Sync + 'static {
         self.clone()
     }
 
-    /// The gradient of the input. `kept` is what was recorded; it is not there when the operation keeps nothing, and for
-    /// one that records something of its own may be missing.
-    fn backward<B: GraphBackend>(
-        self,
-        kept: Option<FloatTensor<B>>,
-        gradient: FloatTensor<B>,
-    ) -> FloatTensor<B>;
+    /// The gradients of the inputs; of one that nobody asks for there may be none.
+    fn backward<B: GraphBackend>(self, found: Found<B, N>) -> [Option<FloatTensor<B>>; N];
 }
 
-/// Runs an operation on a tensor with autodiff. Any other, and one of a backend that this build cannot record on, is
-/// handed back.
+/// What an operation's backward starts from.
+pub(crate) struct Found<B: GraphBackend, const N: usize> {
+    /// The inputs it said it reads.
+    pub(crate) inputs: [Option<FloatTensor<B>>; N],
+    /// What was recorded; nothing, where the operation is cheap and the tape balanced.
+    pub(crate) kept: Vec<FloatTensor<B>>,
+    /// The gradient of the output.
+    pub(crate) gradient: FloatTensor<B>,
+    /// Which inputs have somebody who asks for their gradient.
+    pub(crate) wanted: [bool; N],
+}
+
+/// Runs an operation of one input: see [`apply`].
 #[allow(clippy::result_large_err, reason = "neither is an error: both are the tensor, which is moved anyway")]
-pub(crate) fn apply<const D: usize>(
-    operation: impl Operation,
+pub(crate) fn apply_one<const D: usize>(
+    operation: impl Operation<1>,
     input: Tensor<D>,
 ) -> Result<Tensor<D>, Tensor<D>> {
-    let any = AnyTensor::from(input.clone());
-    let DispatchTensorKind::Autodiff(kind) = &any.0.kind else {
-        return Err(input);
+    apply(operation, [AnyTensor::from(input)])
+        .map(|output| Tensor::from_dispatch(output.0))
+        .map_err(|[input]| Tensor::from_dispatch(input.0))
+}
+
+/// Runs an operation on tensors with autodiff, all of one backend. Any others, and those of a backend that this build
+/// cannot record on, are handed back.
+#[allow(clippy::result_large_err, reason = "neither is an error: both are tensors, which are moved anyway")]
+pub(crate) fn apply<const N: usize>(
+    operation: impl Operation<N>,
+    inputs: [AnyTensor; N],
+) -> Result<AnyTensor, [AnyTensor; N]> {
+    let Some(DispatchTensorKind::Autodiff(kind)) = inputs.first().map(|input| &input.0.kind) else {
+        return Err(inputs);
     };
     let run = match **kind {
         #[cfg(feature = "flex")]
-        DispatchTensorKind::Flex(_) => apply_on::<burn::backend::Flex>,
+        DispatchTensorKind::Flex(_) => apply_on::<burn::backend::Flex, N>,
         #[cfg(feature = "ndarray")]
-        DispatchTensorKind::NdArray(_) => apply_on::<burn::backend::NdArray>,
+        DispatchTensorKind::NdArray(_) => apply_on::<burn::backend::NdArray, N>,
         #[cfg(feature = "capture")]
-        DispatchTensorKind::Capture(_) => apply_on::<burn::backend::Capture>,
+        DispatchTensorKind::Capture(_) => apply_on::<burn::backend::Capture, N>,
         #[allow(unreachable_patterns)]
-        _ => return Err(input),
+        _ => return Err(inputs),
     };
-    // The only owner can be written over.
-    drop(input);
-    Ok(Tensor::from_dispatch(run(operation, any).0))
+    run(operation, inputs)
 }
 
-fn apply_on<B: GraphBackend>(operation: impl Operation, input: AnyTensor) -> AnyTensor {
-    let strategy = input.strategy().unwrap_or_default();
-    let again = input.clone();
-    let Some(tracked) = input.into_tracked::<B>() else {
-        return again;
-    };
+#[allow(clippy::result_large_err, reason = "neither is an error: both are tensors, which are moved anyway")]
+fn apply_on<B: GraphBackend, const N: usize>(
+    operation: impl Operation<N>,
+    inputs: [AnyTensor; N],
+) -> Result<AnyTensor, [AnyTensor; N]> {
+    let strategy = inputs.iter().find_map(AnyTensor::strategy).unwrap_or_default();
+    let again = inputs.clone();
+    let tracked: Vec<_> = inputs.into_iter().map_while(AnyTensor::into_tracked::<B>).collect();
+    let Ok(tracked) = <[Tracked<B>; N]>::try_from(tracked) else { return Err(again) };
+    // The only owner can be written over.
     drop(again);
     let output = match strategy {
-        TapeStrategy::Disabled => keeping(operation, tracked),
+        TapeStrategy::Disabled => keeping::<B, _, NoCheckpointing, N>(operation, tracked),
         TapeStrategy::Balanced => balanced(operation, tracked),
     };
-    AnyTensor::from_tracked::<B>(output, strategy)
+    Ok(AnyTensor::from_tracked::<B>(output, strategy))
 }
 
 /// The node keeps what its backward reads, and its output where another node asks for it.
-fn keeping<B: GraphBackend>(operation: impl Operation, input: Tracked<B>) -> Tracked<B> {
-    let (input, guard) = input.into_parts();
-    match Recorded(operation.for_backward()).prepare::<NoCheckpointing>([guard]).compute_bound().stateful() {
-        OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(input)),
-        OpsKind::Tracked(prepared) => {
-            let (kept, output) = operation.record::<B>(input);
-            prepared.finish(Kept::Tensor(kept), output)
+fn keeping<B: GraphBackend, O: Operation<N>, C: CheckpointStrategy, const N: usize>(
+    operation: O,
+    inputs: [Tracked<B>; N],
+) -> Tracked<B> {
+    let recorded = Recorded(operation.for_backward());
+    match recorded.prepare::<C>(inputs.each_ref().map(Tracked::<B>::node)).compute_bound().stateful() {
+        OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(primitives::<B, N>(inputs))),
+        OpsKind::Tracked(mut prepared) => {
+            let read = read::<O, N>(|input| prepared.checkpoint(&inputs[input]));
+            let (output, kept) = operation.record::<B>(primitives::<B, N>(inputs));
+            prepared.finish(Kept { read, tensors: kept }, output)
         }
     }
 }
 
 /// Under Burn's balanced checkpointing: as one of its cheap operations, which run again when their output is asked for.
-fn balanced<B: GraphBackend, O: Operation>(operation: O, input: Tracked<B>) -> Tracked<B> {
-    if O::KEEPS == Keeps::Output {
-        return keeping(operation, input);
+fn balanced<B: GraphBackend, O: Operation<N>, const N: usize>(
+    operation: O,
+    inputs: [Tracked<B>; N],
+) -> Tracked<B> {
+    if !O::CHEAP {
+        return keeping::<B, O, BalancedCheckpointing, N>(operation, inputs);
     }
-    let guard = input.node();
-    let again = Again { operation: operation.clone(), input: guard.id(), backend: PhantomData::<B> };
-    let prepared = Recorded(operation.for_backward()).prepare::<BalancedCheckpointing>([guard]);
-    match prepared.memory_bound().retro_forward(again).parents([&input]).stateful() {
-        OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(input.into_parts().0)),
+    let guards = inputs.each_ref().map(Tracked::<B>::node);
+    let again = Again {
+        operation: operation.clone(),
+        inputs: guards.each_ref().map(|guard| guard.id()),
+        backend: PhantomData::<B>,
+    };
+    let prepared = Recorded(operation.for_backward()).prepare::<BalancedCheckpointing>(guards);
+    match prepared.memory_bound().retro_forward(again).parents(&inputs).stateful() {
+        OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(primitives::<B, N>(inputs))),
         OpsKind::Tracked(mut prepared) => {
-            let kept = match O::KEEPS {
-                Keeps::Input => Kept::Node(prepared.checkpoint(&input)),
-                Keeps::Nothing | Keeps::Output => Kept::Tensor(None),
-            };
-            prepared.finish(kept, operation.forward::<B>(input.into_parts().0))
+            let read = read::<O, N>(|input| prepared.checkpoint(&inputs[input]));
+            let output = operation.forward::<B>(primitives::<B, N>(inputs));
+            prepared.finish(Kept { read, tensors: Vec::new() }, output)
         }
     }
 }
 
+/// The tensors alone: whoever is the only owner may write over them.
+fn primitives<B: GraphBackend, const N: usize>(inputs: [Tracked<B>; N]) -> [FloatTensor<B>; N] {
+    inputs.map(|input| input.into_parts().0)
+}
+
+/// The nodes of the inputs the backward reads.
+fn read<O: Operation<N>, const N: usize>(mut keep: impl FnMut(usize) -> NodeId) -> [Option<NodeId>; N] {
+    std::array::from_fn(|input| O::READS[input].then(|| keep(input)))
+}
+
 /// What the backward of a recorded operation finds.
 #[derive(Clone, Debug)]
-enum Kept<T> {
-    Tensor(Option<T>),
-    /// The output of this node, which may have to be computed first.
-    Node(NodeId),
+struct Kept<T, const N: usize> {
+    /// Outputs of nodes, which may have to be computed first.
+    read: [Option<NodeId>; N],
+    tensors: Vec<T>,
 }
 
 #[derive(Debug)]
 struct Recorded<O>(O);
 
-impl<B: GraphBackend, O: Operation> Backward<B, 1> for Recorded<O> {
-    type State = Kept<FloatTensor<B>>;
+impl<B: GraphBackend, O: Operation<N>, const N: usize> Backward<B, N> for Recorded<O> {
+    type State = Kept<FloatTensor<B>, N>;
 
-    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
+    fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let gradient = grads.consume::<B>(&ops.node);
-        let kept = match ops.state {
-            Kept::Tensor(kept) => kept,
-            Kept::Node(node) => Some(checkpointer.retrieve_node_output(node)),
-        };
-        if let Some(parent) = &ops.parents[0] {
-            grads.register::<B>(parent.id, self.0.backward::<B>(kept, gradient));
+        let Kept { read, tensors } = ops.state;
+        let inputs = read.map(|node| node.map(|node| checkpointer.retrieve_node_output(node)));
+        let wanted = ops.parents.each_ref().map(Option::is_some);
+        let made = self.0.backward::<B>(Found { inputs, kept: tensors, gradient, wanted });
+        for (parent, gradient) in ops.parents.iter().zip(made) {
+            if let (Some(parent), Some(gradient)) = (parent, gradient) {
+                grads.register::<B>(parent.id, gradient);
+            }
         }
     }
 }
 
 /// Runs an operation again in the backward.
 #[derive(Debug)]
-struct Again<B, O> {
+struct Again<B, O, const N: usize> {
     operation: O,
-    input: NodeId,
+    inputs: [NodeId; N],
     backend: PhantomData<B>,
 }
 
-impl<B: GraphBackend, O: Operation> RetroForward for Again<B, O> {
+impl<B: GraphBackend, O: Operation<N>, const N: usize> RetroForward for Again<B, O, N> {
     fn forward(&self, states: &mut BackwardStates, node: NodeId) {
-        let input = states.get_state::<FloatTensor<B>>(&self.input);
-        states.save(node, self.operation.clone().forward::<B>(input));
-    }
-}
-
-// ---------------------------------------------------------------------------------------------------------- elements
-
-/// The elements of a tensor where they lie, if that is in this process, in order, and as `f32`: on Flex.
-fn elements<B: GraphBackend>(tensor: &FloatTensor<B>) -> Option<&[f32]> {
-    #[cfg(feature = "flex")]
-    return (tensor as &dyn Any).downcast_ref::<FloatTensor<burn::backend::Flex>>()?.as_slice();
-    #[cfg(not(feature = "flex"))]
-    None
-}
-
-/// The same, to be written over: if nobody else reads them.
-fn elements_mut<B: GraphBackend>(tensor: &mut FloatTensor<B>) -> Option<&mut [f32]> {
-    #[cfg(feature = "flex")]
-    {
-        let tensor = (tensor as &mut dyn Any).downcast_mut::<FloatTensor<burn::backend::Flex>>()?;
-        if tensor.dtype() != DType::F32 {
-            return None;
-        }
-        let (start, end) = tensor.layout().contiguous_offsets()?;
-        tensor.try_storage_mut()?.get_mut(start..end)
-    }
-    #[cfg(not(feature = "flex"))]
-    None
-}
-
-/// Writes over a tensor's elements with a kernel that reads those of another. The tensor itself, when the elements of
-/// either are out of reach.
-pub(crate) fn rewrite_from<B: GraphBackend>(
-    tensor: FloatTensor<B>,
-    read: &FloatTensor<B>,
-    kernel: impl Fn(&[f32], &mut [f32]),
-) -> Result<FloatTensor<B>, FloatTensor<B>> {
-    let Some(read) = elements::<B>(read) else { return Err(tensor) };
-    let update = |elements: &mut [f32]| kernel(read, elements);
-    rewrite::<B>(tensor, update, |elements| {
-        let mut made = elements.to_vec();
-        update(&mut made);
-        made
-    })
-}
-
-/// A tensor whose elements are made from those of another: written over them by `update`, or newly made by `make` where
-/// somebody else reads them. The tensor itself, when its elements are out of reach.
-pub(crate) fn rewrite<B: GraphBackend>(
-    mut tensor: FloatTensor<B>,
-    update: impl FnOnce(&mut [f32]),
-    make: impl FnOnce(&[f32]) -> Vec<f32>,
-) -> Result<FloatTensor<B>, FloatTensor<B>> {
-    if let Some(elements) = elements_mut::<B>(&mut tensor) {
-        update(elements);
-        return Ok(tensor);
-    }
-    match elements::<B>(&tensor) {
-        Some(elements) => {
-            let data = TensorData::new(make(elements), tensor.shape());
-            Ok(B::float_from_data(data, &tensor.device()))
-        }
-        None => Err(tensor),
+        let inputs = self.inputs.map(|input| states.get_state::<FloatTensor<B>>(&input));
+        states.save(node, self.operation.clone().forward::<B>(inputs));
     }
 }
