@@ -418,9 +418,9 @@ pub(crate) struct Size {
         help_heading = "Model"
     )]
     pub(crate) dropout: f64,
-    /// Dropout keeps no masks for the backward, where Burn's does
+    /// Burn's modules alone, to compare with: they keep more and take more time
     #[arg(long, help_heading = "Model")]
-    pub(crate) lean: bool,
+    pub(crate) burn: bool,
     /// Sequences in a step
     #[arg(long, default_value_t = 4, value_name = "N", help_heading = "Model")]
     pub(crate) batch: usize,
@@ -470,7 +470,7 @@ impl Size {
             }
         }
         let config = GptConfig::new(VOCABULARY, self.width, self.heads, self.layers, self.sequence);
-        Ok(config.with_dropout(self.dropout).with_lean(self.lean))
+        Ok(config.with_dropout(self.dropout).with_burn(self.burn))
     }
 
     /// The model's configuration, when this machine can hold it and train it with these strategies.
@@ -515,7 +515,7 @@ impl Size {
             self.batch,
             counted(self.sequence, "token"),
             self.dropout,
-            if self.lean { ", lean" } else { "" }
+            if self.burn { ", Burn's modules" } else { "" }
         )
     }
 }

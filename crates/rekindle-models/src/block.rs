@@ -1,11 +1,12 @@
 //! A transformer block, in the parts it can be cut into.
 
 use burn::module::Module;
-use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{LayerNormConfig, LinearConfig};
 use burn::tensor::{Bool, Device, Tensor};
-use rekindle::activation::{gelu, masked_softmax};
-use rekindle::{Boundary, Dropout, DropoutConfig, Region};
+use rekindle::activation::gelu;
+use rekindle::{Attention as Attend, Boundary, Error, Region};
 
+use crate::layers::{Drop, Layers, Linear, Norm};
 use crate::{ConfigError, GptConfig};
 
 /// Attention and a two-layer perceptron, each behind a norm and around a residual.
@@ -24,28 +25,35 @@ impl GptBlock {
         if heads == 0 || !width.is_multiple_of(heads) {
             return Err(ConfigError::Heads { width, heads });
         }
-        let dropout = || DropoutConfig::new(config.dropout).with_keep_mask(!config.lean).init();
-        let linear = |from: usize, to: usize| LinearConfig::new(from, to).init(device);
+        let layers = Layers { burn: config.burn, device };
+        let linear = |from, to| layers.linear(&LinearConfig::new(from, to));
+        let norm = || layers.norm(&LayerNormConfig::new(width));
+        let output = |from| {
+            Ok::<_, ConfigError>(Output { linear: linear(from, width), dropout: layers.dropout(config.dropout)? })
+        };
         Ok(Self {
             projection: Projection {
-                norm: LayerNormConfig::new(width).init(device),
+                norm: norm(),
                 query: linear(width, width),
                 key: linear(width, width),
                 value: linear(width, width),
                 heads,
             },
-            attention: Attention { dropout: dropout()? },
-            output: Output { linear: linear(width, width), dropout: dropout()? },
-            up: Up { norm: LayerNormConfig::new(width).init(device), linear: linear(width, 4 * width) },
-            down: Down { output: Output { linear: linear(4 * width, width), dropout: dropout()? } },
+            attention: Attention { dropout: layers.dropout(config.dropout)? },
+            output: output(width)?,
+            up: Up { norm: norm(), linear: linear(width, 4 * width) },
+            down: Down { output: output(4 * width)? },
         })
     }
 
-    /// One block. `mask` is true where attention must not look; every position must be left something to look at.
-    pub fn forward(&self, x: Tensor<3>, mask: Tensor<3, Bool>) -> Tensor<3> {
+    /// One block. Burn's modules need a mask of who must not look where; without one attention is causal anyway.
+    ///
+    /// # Errors
+    /// When attention cannot run.
+    pub fn forward(&self, x: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Result<Tensor<3>, Error> {
         let projected = self.projection.forward(x);
-        let x = self.output.forward(self.attention.forward(projected, mask));
-        self.down.forward(self.up.forward(x))
+        let x = self.output.forward(self.attention.forward(projected, mask)?);
+        Ok(self.down.forward(self.up.forward(x)))
     }
 
     /// Adds the block to a region as five stages.
@@ -55,7 +63,7 @@ impl GptBlock {
         &self,
         region: Region<I, Tensor<3>>,
         name: &str,
-        mask: Tensor<3, Bool>,
+        mask: Option<Tensor<3, Bool>>,
     ) -> Region<I, Tensor<3>> {
         let name = |part: &str| format!("{name}.{part}");
         region
@@ -90,7 +98,7 @@ struct Hidden {
 /// Norm, queries, keys and values.
 #[derive(Module, Debug)]
 struct Projection {
-    norm: LayerNorm,
+    norm: Norm,
     query: Linear,
     key: Linear,
     value: Linear,
@@ -105,7 +113,6 @@ impl Projection {
         let x = self.norm.forward(residual.clone());
         Projected {
             residual,
-            // Scaling the queries is less work than scaling the scores.
             query: by_head(self.query.forward(x.clone())),
             key: by_head(self.key.forward(x.clone())),
             value: by_head(self.value.forward(x)),
@@ -113,20 +120,34 @@ impl Projection {
     }
 }
 
-/// The part that holds every pair of positions, and no weights.
-///
-/// With our dropout: Burn's draws the mask of all probabilities on one thread, which took a seventh of a step.
+/// The part that holds every pair of positions, if attention is Burn's, and no weights.
 #[derive(Module, Debug)]
 struct Attention {
-    dropout: Dropout,
+    dropout: Drop,
 }
 
 impl Attention {
-    fn forward(&self, Projected { residual, query, key, value }: Projected, mask: Tensor<3, Bool>) -> Hidden {
+    fn forward(
+        &self,
+        Projected { residual, query, key, value }: Projected,
+        mask: Option<Tensor<3, Bool>>,
+    ) -> Result<Hidden, Error> {
         let [batch, heads, sequence, depth] = query.dims();
-        let attended = rekindle::Attention::new().causal().dropout(&self.dropout).forward(query, key, value).unwrap();
-        let hidden = attended.swap_dims(1, 2).reshape([batch, sequence, heads * depth]);
-        Hidden { residual, hidden }
+        let attended = match &self.dropout {
+            Drop::Ours(dropout) => Attend::new().causal().dropout(dropout).forward(query, key, value)?,
+            Drop::Burns(dropout) => {
+                let scores = query.matmul(key.transpose()).div_scalar((depth as f32).sqrt());
+                let scores = match mask {
+                    Some(mask) => {
+                        let mask = mask.unsqueeze_dim::<4>(1).expand([batch, heads, sequence, sequence]);
+                        scores.mask_fill(mask, f32::NEG_INFINITY)
+                    }
+                    None => scores,
+                };
+                dropout.forward(burn::tensor::activation::softmax(scores, 3)).matmul(value)
+            }
+        };
+        Ok(Hidden { residual, hidden: attended.swap_dims(1, 2).reshape([batch, sequence, heads * depth]) })
     }
 }
 
@@ -134,19 +155,19 @@ impl Attention {
 #[derive(Module, Debug)]
 struct Output {
     linear: Linear,
-    dropout: Dropout,
+    dropout: Drop,
 }
 
 impl Output {
     fn forward(&self, Hidden { residual, hidden }: Hidden) -> Tensor<3> {
-        residual + self.dropout.forward(self.linear.forward(hidden))
+        self.dropout.add(residual, self.linear.forward(hidden))
     }
 }
 
 /// Norm, and four times the width.
 #[derive(Module, Debug)]
 struct Up {
-    norm: LayerNorm,
+    norm: Norm,
     linear: Linear,
 }
 
@@ -165,7 +186,11 @@ struct Down {
 
 impl Down {
     fn forward(&self, Hidden { residual, hidden }: Hidden) -> Tensor<3> {
-        self.output.forward(Hidden { residual, hidden: gelu(hidden) })
+        let hidden = match &self.output.linear {
+            Linear::Ours(_) => gelu(hidden),
+            Linear::Burns(_) => burn::tensor::activation::gelu(hidden),
+        };
+        self.output.forward(Hidden { residual, hidden })
     }
 }
 
@@ -179,21 +204,24 @@ mod tests {
     #[test]
     fn it_attends_as_burns_attention_does() {
         let device = Device::flex().autodiff();
-        let config = GptConfig::new(8, 16, 4, 1, 8).with_dropout(0.0);
-        let ours = GptBlock::new(&config, &device).unwrap();
-        let mut burns = MultiHeadAttentionConfig::new(16, 4).with_dropout(0.0).init(&device);
-        burns.query = ours.projection.query.clone();
-        burns.key = ours.projection.key.clone();
-        burns.value = ours.projection.value.clone();
-        burns.output = ours.output.linear.clone();
-        let x = Tensor::<3>::random([2, 6, 16], Distribution::Normal(0.0, 1.0), &device).require_grad();
-        let mask = generate_autoregressive_mask(2, 6, &device);
-        let found =
-            ours.output.forward(ours.attention.forward(ours.projection.forward(x.clone()), mask.clone()));
-        let normed = ours.projection.norm.forward(x.clone());
-        let expected = x.clone() + burns.forward(MhaInput::self_attn(normed).mask_attn(mask)).context;
-        found.to_data().assert_approx_eq::<f32>(&expected.to_data(), Tolerance::default());
-        let gradient = |y: Tensor<3>| x.grad(&y.powf_scalar(2.0).sum().backward()).unwrap().into_data();
-        gradient(found).assert_approx_eq::<f32>(&gradient(expected), Tolerance::default());
+        for burn in [false, true] {
+            let config = GptConfig::new(8, 16, 4, 1, 8).with_dropout(0.0).with_burn(burn);
+            let ours = GptBlock::new(&config, &device).unwrap();
+            let mut burns = MultiHeadAttentionConfig::new(16, 4).with_dropout(0.0).init(&device);
+            burns.query = ours.projection.query.layer().clone();
+            burns.key = ours.projection.key.layer().clone();
+            burns.value = ours.projection.value.layer().clone();
+            burns.output = ours.output.linear.layer().clone();
+            let x = Tensor::<3>::random([2, 6, 16], Distribution::Normal(0.0, 1.0), &device).require_grad();
+            let mask = generate_autoregressive_mask(2, 6, &device);
+            let projected = ours.projection.forward(x.clone());
+            let hidden = ours.attention.forward(projected, burn.then(|| mask.clone())).unwrap();
+            let found = ours.output.forward(hidden);
+            let normed = ours.projection.norm.forward(x.clone());
+            let expected = x.clone() + burns.forward(MhaInput::self_attn(normed).mask_attn(mask)).context;
+            found.to_data().assert_approx_eq::<f32>(&expected.to_data(), Tolerance::default());
+            let gradient = |y: Tensor<3>| x.grad(&y.powf_scalar(2.0).sum().backward()).unwrap().into_data();
+            gradient(found).assert_approx_eq::<f32>(&gradient(expected), Tolerance::default());
+        }
     }
 }

@@ -3,13 +3,14 @@
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::attention::generate_autoregressive_mask;
-use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use rekindle::{Error, Region, Rule, Staged, Under};
 
 use crate::ConfigError;
 use crate::block::GptBlock;
+use crate::layers::{Layers, Linear, Norm};
 
 /// The size of a [`Gpt`].
 #[derive(Config, Debug)]
@@ -27,9 +28,9 @@ pub struct GptConfig {
     /// The fraction of activations that is dropped.
     #[config(default = 0.1)]
     pub dropout: f64,
-    /// Whether dropout keeps nothing for the backward and makes its masks again. Otherwise it keeps them, as Burn's does.
+    /// Whether it is made of Burn's modules alone: to compare with. They keep more, and take more time.
     #[config(default = false)]
-    pub lean: bool,
+    pub burn: bool,
 }
 
 impl GptConfig {
@@ -39,6 +40,7 @@ impl GptConfig {
     /// When the heads do not divide the width, or the dropout is not a probability below 1.
     pub fn init(&self, device: &Device) -> Result<Gpt, ConfigError> {
         let block = |_| GptBlock::new(self, device);
+        let layers = Layers { burn: self.burn, device };
         Ok(Gpt {
             embedding: GptEmbedding {
                 tokens: EmbeddingConfig::new(self.vocabulary, self.width).init(device),
@@ -46,8 +48,8 @@ impl GptConfig {
             },
             blocks: (0..self.layers).map(block).collect::<Result<_, _>>()?,
             head: GptHead {
-                norm: LayerNormConfig::new(self.width).init(device),
-                linear: LinearConfig::new(self.width, self.vocabulary).init(device),
+                norm: layers.norm(&LayerNormConfig::new(self.width)),
+                linear: layers.linear(&LinearConfig::new(self.width, self.vocabulary)),
             },
         })
     }
@@ -88,7 +90,7 @@ impl GptEmbedding {
 /// From vectors to tokens.
 #[derive(Module, Debug)]
 struct GptHead {
-    norm: LayerNorm,
+    norm: Norm,
     linear: Linear,
 }
 
@@ -114,18 +116,24 @@ impl Gpt {
     }
 
     /// The blocks alone, as stages that a plan can be given to.
-    pub fn region(&self, mask: Tensor<3, Bool>) -> Region<Tensor<3>, Tensor<3>> {
+    pub fn region(&self, tokens: &Tensor<2, Int>) -> Region<Tensor<3>, Tensor<3>> {
+        let mask = self.mask(tokens);
         Region::new().stages_with("block", &self.blocks, mask, GptBlock::forward)
+    }
+
+    /// Who must not look where: Burn's modules hold it.
+    fn mask(&self, tokens: &Tensor<2, Int>) -> Option<Tensor<3, Bool>> {
+        let [batch, sequence] = tokens.dims();
+        let burn = matches!(self.head.linear, Linear::Burns(_));
+        burn.then(|| generate_autoregressive_mask(batch, sequence, &tokens.device()))
     }
 
     /// The embedding and the blocks.
     fn body(&self, tokens: &Tensor<2, Int>) -> Region<Tensor<2, Int>, Tensor<3>> {
-        let [batch, sequence] = tokens.dims();
-        let mask = generate_autoregressive_mask(batch, sequence, &tokens.device());
         Region::new().stage("embedding", &self.embedding, GptEmbedding::forward).stages_with(
             "block",
             &self.blocks,
-            mask,
+            self.mask(tokens),
             GptBlock::forward,
         )
     }
@@ -167,8 +175,7 @@ impl Staged for FineGpt<'_> {
 
     fn stages(&self, batch: &GptBatch) -> (Region<Tensor<2, Int>, Tensor<1>>, Tensor<2, Int>) {
         let Self(model) = self;
-        let [count, sequence] = batch.tokens.dims();
-        let mask = generate_autoregressive_mask(count, sequence, &batch.tokens.device());
+        let mask = model.mask(&batch.tokens);
         let mut region = Region::new().stage("embedding", &model.embedding, GptEmbedding::forward);
         for (index, block) in model.blocks.iter().enumerate() {
             region = block.stages(region, &format!("block.{index}"), mask.clone());

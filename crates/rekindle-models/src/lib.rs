@@ -22,6 +22,7 @@ mod block;
 mod config_error;
 mod conv_net;
 mod gpt;
+mod layers;
 
 pub use block::GptBlock;
 pub use config_error::ConfigError;

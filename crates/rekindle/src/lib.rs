@@ -77,6 +77,7 @@ mod kept;
 mod kernel;
 mod matrix;
 pub mod memory;
+pub mod nn;
 mod node;
 mod philox;
 mod places;

@@ -33,7 +33,7 @@ use burn::backend::{Backend, BackendTensor, DispatchKindConversion, DispatchTens
 pub(crate) use burn::backend::GradientCheckpointingStrategy as TapeStrategy;
 #[cfg(feature = "capture")]
 pub(crate) use graph::{Join, Start, join, node, token};
-pub(crate) use elements::{Strided, made, rewrite, rewrite_from, strided};
+pub(crate) use elements::{Strided, elements, made, rewrite, rewrite_from, strided};
 pub(crate) use operation::{Found, Operation, apply, apply_one};
 pub(crate) use reseed::reseed_after_backward;
 pub(crate) use run::{Job, Setup, measure, run};

@@ -48,6 +48,9 @@ pub(crate) struct Mask {
 }
 
 impl Mask {
+    /// Elements whose words are made together: kernels start at multiples of it.
+    pub(crate) const GROUP: usize = GROUP;
+
     /// The elements of `input`, dropped or multiplied.
     pub(crate) fn apply(&self, input: &[f32]) -> Vec<f32> {
         let mut made = input.to_vec();

@@ -11,7 +11,7 @@ use rayon::slice::ParallelSliceMut;
 
 use super::{Attend, Sizes};
 use crate::kernel::vectorised;
-use crate::matrix::{Into, Matrix, Shape, Threads, multiply};
+use crate::matrix::{Into, Matrix, Shape, multiply};
 use crate::node::Strided;
 use crate::rows::{exp, larger, largest, sum};
 
@@ -127,13 +127,13 @@ impl Scratch {
         self.columns = keys.shape.rows;
         let shape = Shape::by_rows(self.rows, self.columns, KEYS);
         let factors = [queries, keys.transposed()];
-        multiply(&mut self.scores, shape, Into::Over, attend.scale, factors, Threads::This);
+        multiply(&mut self.scores, shape, Into::Over, attend.scale, factors);
     }
 
     fn add(&mut self, values: Matrix<'_>) {
         let scores = Matrix { elements: &self.scores, shape: Shape::by_rows(self.rows, self.columns, KEYS) };
         let shape = Shape::by_rows(self.rows, self.depth, self.depth);
-        multiply(&mut self.added, shape, Into::Sum, 1.0, [scores, values], Threads::This);
+        multiply(&mut self.added, shape, Into::Sum, 1.0, [scores, values]);
     }
 }
 
@@ -298,7 +298,7 @@ impl Gradients {
                     let of_key = &mut made.key[columns.start * depth..];
                     let by_key = |depth| Shape::by_rows(columns.len(), depth, depth);
                     let sum = |target: &mut [f32], shape, factors| {
-                        multiply(target, shape, Into::Sum, 1.0, factors, Threads::This);
+                        multiply(target, shape, Into::Sum, 1.0, factors);
                     };
                     sum(of_value, by_key(value_depth), [weights.transposed(), block.gradient(rows.len())]);
                     sum(of_query, Shape::by_rows(rows.len(), depth, depth), [of_scores, key]);
@@ -375,7 +375,7 @@ impl Block {
         let shape = Shape::by_rows(rows, columns, KEYS);
         let scale = tile.attend.scale;
         let over = |target: &mut [f32], scale, factors| {
-            multiply(target, shape, Into::Over, scale, factors, Threads::This);
+            multiply(target, shape, Into::Over, scale, factors);
         };
         over(&mut self.weights, scale, [query, key.transposed()]);
         let gradient = Matrix { elements: &self.gradient, shape: Shape::by_rows(rows, self.depth, self.depth) };

@@ -9,7 +9,7 @@ use burn::tensor::{DType, TensorData};
 use super::GraphBackend;
 
 /// The elements of a tensor where they lie, if that is in this process, in order, and as `f32`: on Flex.
-fn elements<B: GraphBackend>(tensor: &FloatTensor<B>) -> Option<&[f32]> {
+pub(crate) fn elements<B: GraphBackend>(tensor: &FloatTensor<B>) -> Option<&[f32]> {
     #[cfg(feature = "flex")]
     return (tensor as &dyn Any).downcast_ref::<FloatTensor<burn::backend::Flex>>()?.as_slice();
     #[cfg(not(feature = "flex"))]

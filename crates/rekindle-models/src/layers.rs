@@ -1,0 +1,97 @@
+//! Layers that are Burn's modules, run by our nodes or by Burn.
+
+use burn::module::Module;
+use burn::nn::{self, LayerNormConfig, LinearConfig};
+use burn::tensor::{Device, Tensor};
+use rekindle::nn::{layer_norm, linear};
+use rekindle::{Dropout, DropoutConfig};
+
+use crate::ConfigError;
+
+/// Makes layers.
+pub(crate) struct Layers<'a> {
+    /// Whether Burn runs them.
+    pub(crate) burn: bool,
+    pub(crate) device: &'a Device,
+}
+
+impl Layers<'_> {
+    pub(crate) fn linear(&self, config: &LinearConfig) -> Linear {
+        let layer = config.init(self.device);
+        match self.burn {
+            true => Linear::Burns(layer),
+            false => Linear::Ours(layer),
+        }
+    }
+
+    pub(crate) fn norm(&self, config: &LayerNormConfig) -> Norm {
+        Norm { layer: config.init(self.device), epsilon: config.epsilon, burn: self.burn }
+    }
+
+    pub(crate) fn dropout(&self, prob: f64) -> Result<Drop, ConfigError> {
+        // Ours says which probabilities there are.
+        let ours = DropoutConfig::new(prob).init()?;
+        Ok(match self.burn {
+            true => Drop::Burns(nn::DropoutConfig::new(prob).init()),
+            false => Drop::Ours(ours),
+        })
+    }
+}
+
+#[derive(Module, Debug)]
+pub(crate) enum Linear {
+    Ours(nn::Linear),
+    Burns(nn::Linear),
+}
+
+impl Linear {
+    #[cfg(test)]
+    pub(crate) fn layer(&self) -> &nn::Linear {
+        match self {
+            Self::Ours(layer) | Self::Burns(layer) => layer,
+        }
+    }
+
+    pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Ours(layer) => linear(x, layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val())),
+            Self::Burns(layer) => layer.forward(x),
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+pub(crate) struct Norm {
+    layer: nn::LayerNorm,
+    /// The layer does not tell.
+    epsilon: f64,
+    burn: bool,
+}
+
+impl Norm {
+    pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let Self { layer, epsilon, burn } = self;
+        match burn {
+            true => layer.forward(x),
+            false => {
+                layer_norm(x, layer.gamma.val(), layer.beta.as_ref().map(|beta| beta.val()), *epsilon)
+            }
+        }
+    }
+}
+
+#[derive(Module, Debug)]
+pub(crate) enum Drop {
+    Ours(Dropout),
+    Burns(nn::Dropout),
+}
+
+impl Drop {
+    /// `residual`, with what is left of `x` added.
+    pub(crate) fn add<const D: usize>(&self, residual: Tensor<D>, x: Tensor<D>) -> Tensor<D> {
+        match self {
+            Self::Ours(dropout) => dropout.add(residual, x),
+            Self::Burns(dropout) => residual + dropout.forward(x),
+        }
+    }
+}

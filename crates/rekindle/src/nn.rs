@@ -1,0 +1,10 @@
+//! What transformers are made of, as one node each: they keep their inputs only, and take less time than Burn's.
+//!
+//! Each computes what Burn's function of the same name computes, within rounding, on the same parameters; the modules stay
+//! Burn's own. On Flex they have kernels of their own; on any other backend they go through Burn's operations.
+
+mod linear;
+mod norm;
+
+pub use linear::linear;
+pub use norm::{layer_norm, rms_norm};
