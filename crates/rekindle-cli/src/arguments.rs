@@ -173,14 +173,15 @@ pub(crate) struct VerifyArguments {
 Examples:
   rekindle bench
   rekindle bench --strategies every-1,optimal-64MiB,optimal-10% --layers 8 --rounds 3
+  rekindle bench --nodes
   rekindle bench --json > bench.json")]
 pub(crate) struct BenchArguments {
-    /// What to run; plain always runs, to compare with
+    /// What to run; plain always runs, to compare with, and `burn` is plain with Burn's modules alone
     #[arg(
         long,
         value_delimiter = ',',
         value_name = "NAMES",
-        default_value = "plain,balanced,store-all,every-1,every-2,sqrt,optimal-50%,optimal-25%,optimal-smallest"
+        default_value = "plain,burn,balanced,store-all,every-1,every-2,sqrt,optimal-50%,optimal-25%,optimal-smallest"
     )]
     pub(crate) strategies: Vec<Strategy>,
     /// Run also what the activation_checkpointing section of this DeepSpeed configuration comes to
@@ -195,6 +196,9 @@ pub(crate) struct BenchArguments {
     /// How many steps of each to take the median of
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
+    /// Run each of our nodes beside what Burn does for the same, instead of whole steps
+    #[arg(long, conflicts_with_all = ["strategies", "deepspeed", "cut", "margin", "burn"])]
+    pub(crate) nodes: bool,
     #[command(flatten)]
     pub(crate) places: PlaceArguments,
     #[command(flatten)]
@@ -489,14 +493,15 @@ impl Size {
         }
     }
 
-    /// What no strategy can do without: weights, gradients and two moments, the boundaries' smallest number, one
-    /// block's attention and the logits.
+    /// What no strategy can do without: weights, gradients and two moments, the boundaries' smallest number, and with Burn's
+    /// modules one block's attention and the logits.
     fn least_bytes(&self) -> u128 {
         let [layers, width, heads, batch, sequence] =
             [self.layers, self.width, self.heads, self.batch, self.sequence].map(|count| count as u128);
         let vocabulary = VOCABULARY as u128;
         let weights = layers * 12 * width * width + (2 * vocabulary + sequence) * width;
-        let activations = batch * sequence * (2 * width + heads * sequence + vocabulary);
+        let of_burn = if self.burn { heads * sequence + vocabulary } else { 0 };
+        let activations = batch * sequence * (2 * width + of_burn);
         4 * (4 * weights + activations)
     }
 

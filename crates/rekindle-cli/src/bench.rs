@@ -4,13 +4,15 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 use rekindle::{Bytes, Measuring, Nanos, Places};
+use rekindle_models::Gpt;
 use serde::Serialize;
 
 use crate::arguments::BenchArguments;
 use crate::corpus::Corpus;
 use crate::cut::Cut;
 use crate::failure::Failure;
-use crate::measure::{Measured, build, compare, measured, median, step};
+use crate::measure::{Measured, Step, build, compare, measured, median, step};
+use crate::nodes;
 use crate::places::suffix;
 use crate::planning::{self, Knowledge, Planning};
 use crate::report;
@@ -41,7 +43,7 @@ struct Row {
     /// The fastest step over plain's fastest, less one: what is left of the overhead on a machine that others use, too,
     /// once there were rounds enough to find it idle.
     overhead_of_fastest: f64,
-    /// Whether loss and all gradients have the same bytes as plain's.
+    /// Whether loss and all gradients have the same bytes as plain's; for `burn`, as its own of another step.
     identical: bool,
     /// The codecs of its plan that lose digits.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -62,6 +64,14 @@ struct Row {
     predicted_overhead: Option<f64>,
 }
 
+/// What is run in every round.
+struct Run {
+    name: String,
+    ready: Ready,
+    /// A model of its own, and what its step is to come to.
+    other: Option<(Gpt, Step)>,
+}
+
 /// What the rounds of one strategy came to.
 #[derive(Default)]
 struct Rounds {
@@ -73,6 +83,9 @@ struct Rounds {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
+    if arguments.nodes {
+        return nodes::run(arguments);
+    }
     let bench = bench(arguments)?;
     match arguments.json {
         true => report::show_json(&bench)?,
@@ -96,13 +109,21 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     let places = arguments.places.open()?;
     let mut strategies = vec![Strategy::Plain];
     for strategy in &arguments.strategies {
-        if !strategies.contains(strategy) {
+        // With Burn's modules alone, plain is what `burn` would be.
+        let again = size.burn && *strategy == Strategy::Burn;
+        if !strategies.contains(strategy) && !again {
             strategies.push(*strategy);
         }
     }
     // The first steps warm the machine up.
     step(&model, &batch, &Ready::Plain, size.seed)?;
     let Measured { step: expected, peak, .. } = measured(&model, &batch, &Ready::Plain, size.seed)?;
+    let mut of_burn = None;
+    if strategies.contains(&Strategy::Burn) {
+        let model = build(&config.clone().with_burn(true), &device, size.seed)?;
+        let expected = step(&model, &batch, &Ready::Plain, size.seed)?;
+        of_burn = Some((model, expected));
+    }
     let start = Instant::now();
     let nowhere = Places::new();
     let planning = Planning {
@@ -119,9 +140,13 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     }
     let mut runs = Vec::with_capacity(strategies.len());
     for strategy in &strategies {
+        if *strategy == Strategy::Burn {
+            runs.push(Run { name: strategy.to_string(), ready: Ready::Plain, other: of_burn.take() });
+            continue;
+        }
         let mut add = |name: String, planning| {
             let ready = planning::ready(*strategy, &model, arguments.cut, &batch, &mut known, planning)?;
-            runs.push((name, ready));
+            runs.push(Run { name, ready, other: None });
             Ok::<_, Failure>(())
         };
         add(strategy.to_string(), planning)?;
@@ -131,19 +156,21 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
         }
     }
     let planning_ns = start.elapsed().into();
-    for (_, ready) in &runs {
-        step(&model, &batch, ready, size.seed)?;
+    for Run { ready, other, .. } in &runs {
+        step(other.as_ref().map_or(&model, |other| &other.0), &batch, ready, size.seed)?;
     }
     let mut rounds: Vec<Rounds> = runs.iter().map(|_| Rounds::default()).collect();
     let bar = report::bar(u64::from(arguments.rounds) * runs.len() as u64, "measuring");
     for round in 0..arguments.rounds {
         // In turns, so that a machine that slows down slows all of them down.
-        for ((name, ready), rounds) in runs.iter().zip(&mut rounds) {
-            bar.set_message(name.clone());
-            let Measured { step, peak, time } = measured(&model, &batch, ready, size.seed)?;
+        for (run, rounds) in runs.iter().zip(&mut rounds) {
+            bar.set_message(run.name.clone());
+            let (model, expected) =
+                run.other.as_ref().map_or((&model, &expected), |(model, expected)| (model, expected));
+            let Measured { step, peak, time } = measured(model, &batch, &run.ready, size.seed)?;
             rounds.times.push(time);
             rounds.peaks.push(peak);
-            let comparison = compare(&model, &expected, &step);
+            let comparison = compare(model, expected, &step);
             rounds.identical = comparison.all_identical() && (round == 0 || rounds.identical);
             rounds.error = rounds.error.max(comparison.relative_error);
             bar.inc(1);
@@ -152,10 +179,10 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     bar.finish_and_clear();
     let plain = rounds.first().map(|rounds| rounds.times.clone()).unwrap_or_default();
     let mut transfers = Vec::with_capacity(runs.len());
-    for (_, ready) in &runs {
+    for Run { ready, .. } in &runs {
         transfers.push(Transfers::measure(&model, &batch, ready, size.seed)?);
     }
-    let rows = runs.iter().zip(rounds).zip(transfers).map(|(((name, ready), rounds), transfers)| {
+    let rows = runs.iter().zip(rounds).zip(transfers).map(|((Run { name, ready, .. }, rounds), transfers)| {
         let profile = match ready {
             Ready::Planned(planned, _) => Some(planned.profile()),
             _ => known.blocks.as_ref().map(|known| &known.profile),

@@ -15,6 +15,7 @@ mod frontier;
 mod graph;
 mod measure;
 mod nearest;
+mod nodes;
 mod page;
 mod places;
 mod plan;

@@ -92,6 +92,12 @@ pub(crate) fn ready(
 ) -> Result<Ready, Failure> {
     let target = match strategy {
         Strategy::Plain => return Ok(Ready::Plain),
+        Strategy::Burn => {
+            return Err(Failure::request(
+                anyhow::anyhow!("`burn` is another model, not a way to train this one"),
+                "`--burn` makes the model of Burn's modules alone; `rekindle bench` runs it beside ours",
+            ));
+        }
         Strategy::Balanced => return Ok(Ready::Balanced),
         Strategy::Rule(rule) => return Ok(Ready::Rule(rule)),
         Strategy::Optimal(target) => target,

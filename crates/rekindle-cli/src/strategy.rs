@@ -14,6 +14,8 @@ use crate::cut::Cut;
 pub(crate) enum Strategy {
     /// Every activation is kept, in one graph.
     Plain,
+    /// The same for the model made of Burn's modules alone: another model, whose bits differ.
+    Burn,
     /// Burn's `gradient_checkpointing()`: cheap operations are recomputed one by one.
     Balanced,
     /// A region under a textbook rule.
@@ -31,6 +33,7 @@ impl fmt::Display for Strategy {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Plain => formatter.pad("plain"),
+            Self::Burn => formatter.pad("burn"),
             Self::Balanced => formatter.pad("balanced"),
             Self::Rule(rule) => rule.fmt(formatter),
             Self::Optimal(target) => write!(formatter, "optimal-{target}"),
@@ -47,6 +50,7 @@ impl FromStr for Strategy {
         }
         match text {
             "plain" => Ok(Self::Plain),
+            "burn" => Ok(Self::Burn),
             "balanced" => Ok(Self::Balanced),
             _ => text.parse().map(Self::Rule).map_err(|_| {
                 "expected plain, balanced, store-all, full, sqrt, every-K with K from 1, such as every-1, or \

@@ -16,7 +16,6 @@ use std::error::Error;
 use std::process::Command;
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::nn::attention::generate_autoregressive_mask;
 use burn::tensor::{Bool, Device, Distribution, Gradients, Tensor};
 use rekindle::Rule;
 use rekindle_models::{Gpt, GptBlock, GptConfig};
@@ -51,7 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 struct Model {
     gpt: Gpt,
     x: Tensor<3>,
-    mask: Tensor<3, Bool>,
+    mask: Option<Tensor<3, Bool>>,
 }
 
 impl Model {
@@ -66,12 +65,13 @@ impl Model {
         let gpt = GptConfig::new(256, 128, 4, 24, 128).init(&device)?;
         gpt.visit(&mut Look);
         let x = Tensor::random([1, tokens, 128], Distribution::Default, &device);
-        Ok(Self { gpt, x, mask: generate_autoregressive_mask(1, tokens, &device) })
+        let mask = gpt.mask([1, tokens], &device);
+        Ok(Self { gpt, x, mask })
     }
 
-    fn plain(&self) -> Gradients {
+    fn plain(&self) -> Result<Gradients, rekindle::Error> {
         let forward = |x: Tensor<3>, block: &GptBlock| block.forward(x, self.mask.clone());
-        self.gpt.blocks().iter().fold(self.x.clone(), forward).mean().backward()
+        Ok(self.gpt.blocks().iter().try_fold(self.x.clone(), forward)?.mean().backward())
     }
 
     fn region(&self, rule: Rule) -> Result<Gradients, rekindle::Error> {
@@ -79,21 +79,21 @@ impl Model {
         rekindle::backward(&y.mean())
     }
 
-    fn by_hand(&self) -> Vec<Gradients> {
-        let Some((last, blocks)) = self.gpt.blocks().split_last() else { return Vec::new() };
+    fn by_hand(&self) -> Result<Vec<Gradients>, rekindle::Error> {
+        let Some((last, blocks)) = self.gpt.blocks().split_last() else { return Ok(Vec::new()) };
         let mut inputs = Vec::with_capacity(blocks.len());
         let mut hidden = self.x.clone();
         for block in blocks {
             inputs.push(hidden.clone());
-            hidden = block.clone().no_grad().forward(hidden, self.mask.clone());
+            hidden = block.clone().no_grad().forward(hidden, self.mask.clone())?;
         }
         let leaf = hidden.require_grad();
-        let mut grads = last.forward(leaf.clone(), self.mask.clone()).mean().backward();
+        let mut grads = last.forward(leaf.clone(), self.mask.clone())?.mean().backward();
         let mut gradient = leaf.grad_remove(&mut grads);
         let mut all = vec![grads];
         for (block, input) in blocks.iter().zip(inputs).rev() {
             let leaf = input.require_grad();
-            let y = block.forward(leaf.clone(), self.mask.clone());
+            let y = block.forward(leaf.clone(), self.mask.clone())?;
             // The usual way to start a backward from a gradient; a region's is exact and free.
             let Some(incoming) = gradient.take() else { break };
             let mut grads = (y * incoming).sum().backward();

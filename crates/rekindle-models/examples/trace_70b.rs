@@ -13,7 +13,6 @@
 use std::error::Error;
 use std::time::Instant;
 
-use burn::nn::attention::generate_autoregressive_mask;
 use burn::tensor::Tensor;
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::{Bytes, DeviceModel, trace_model};
@@ -37,8 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let traced = trace_model("gpt-70b", &gpu, |device| {
         let gpt = GptConfig::new(32_000, width, 64, 80, sequence).init(device)?;
         let x = Tensor::<3>::empty([batch, sequence, width], device).require_grad();
-        let mask = generate_autoregressive_mask(batch, sequence, device);
-        Ok::<_, Box<dyn Error>>((gpt.region(mask), x))
+        Ok::<_, Box<dyn Error>>((gpt.region(gpt.mask([batch, sequence], device)), x))
     })?;
     let time = start.elapsed();
     println!("{traced}");

@@ -46,7 +46,7 @@ impl GptBlock {
         })
     }
 
-    /// One block. Burn's modules need a mask of who must not look where; without one attention is causal anyway.
+    /// One block. The mask is that of [`Gpt::mask`](crate::Gpt::mask).
     ///
     /// # Errors
     /// When attention cannot run.

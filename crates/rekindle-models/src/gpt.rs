@@ -6,6 +6,7 @@ use burn::nn::attention::generate_autoregressive_mask;
 use burn::nn::{Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
+use rekindle::nn::LinearCrossEntropy;
 use rekindle::{Error, Region, Rule, Staged, Under};
 
 use crate::ConfigError;
@@ -100,12 +101,21 @@ impl GptHead {
     }
 
     /// The mean cross entropy of predicting `targets`.
-    fn loss(&self, x: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
-        let logits = self.logits(x);
-        let [batch, sequence, vocabulary] = logits.dims();
+    fn loss(&self, x: Tensor<3>, targets: Tensor<2, Int>) -> Result<Tensor<1>, Error> {
+        let [batch, sequence, width] = x.dims();
         let count = batch * sequence;
-        let log_probabilities = log_softmax(logits.reshape([count, vocabulary]), 1);
-        log_probabilities.gather(1, targets.reshape([count, 1])).mean().neg()
+        match &self.linear {
+            Linear::Ours(layer) => {
+                let x = self.norm.forward(x).reshape([count, width]);
+                let (weight, bias) = (layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
+                LinearCrossEntropy::new().forward(x, weight, bias, targets.reshape([count]))
+            }
+            Linear::Burns(_) => {
+                let logits = self.logits(x).flatten::<2>(0, 1);
+                let logs = log_softmax(logits, 1);
+                Ok(logs.gather(1, targets.reshape([count, 1])).mean().neg())
+            }
+        }
     }
 }
 
@@ -115,17 +125,15 @@ impl Gpt {
         &self.blocks
     }
 
-    /// The blocks alone, as stages that a plan can be given to.
-    pub fn region(&self, tokens: &Tensor<2, Int>) -> Region<Tensor<3>, Tensor<3>> {
-        let mask = self.mask(tokens);
+    /// The blocks alone, as stages that a plan can be given to. The mask is that of [`mask`](Self::mask).
+    pub fn region(&self, mask: Option<Tensor<3, Bool>>) -> Region<Tensor<3>, Tensor<3>> {
         Region::new().stages_with("block", &self.blocks, mask, GptBlock::forward)
     }
 
-    /// Who must not look where: Burn's modules hold it.
-    fn mask(&self, tokens: &Tensor<2, Int>) -> Option<Tensor<3, Bool>> {
-        let [batch, sequence] = tokens.dims();
+    /// Who must not look where, in so many sequences of so many tokens: Burn's modules ask for it, ours know.
+    pub fn mask(&self, [batch, sequence]: [usize; 2], device: &Device) -> Option<Tensor<3, Bool>> {
         let burn = matches!(self.head.linear, Linear::Burns(_));
-        burn.then(|| generate_autoregressive_mask(batch, sequence, &tokens.device()))
+        burn.then(|| generate_autoregressive_mask(batch, sequence, device))
     }
 
     /// The embedding and the blocks.
@@ -133,7 +141,7 @@ impl Gpt {
         Region::new().stage("embedding", &self.embedding, GptEmbedding::forward).stages_with(
             "block",
             &self.blocks,
-            self.mask(tokens),
+            self.mask(tokens.dims(), &tokens.device()),
             GptBlock::forward,
         )
     }
@@ -175,7 +183,7 @@ impl Staged for FineGpt<'_> {
 
     fn stages(&self, batch: &GptBatch) -> (Region<Tensor<2, Int>, Tensor<1>>, Tensor<2, Int>) {
         let Self(model) = self;
-        let mask = model.mask(&batch.tokens);
+        let mask = model.mask(batch.tokens.dims(), &batch.tokens.device());
         let mut region = Region::new().stage("embedding", &model.embedding, GptEmbedding::forward);
         for (index, block) in model.blocks.iter().enumerate() {
             region = block.stages(region, &format!("block.{index}"), mask.clone());

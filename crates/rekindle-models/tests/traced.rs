@@ -5,7 +5,6 @@
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::nn::attention::generate_autoregressive_mask;
 use burn::tensor::{Device, Tensor};
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::{Bytes, DeviceModel, Staged, sweep, trace, trace_model};
@@ -93,32 +92,34 @@ fn the_tapes_of_a_gpt_are_within_a_tenth_of_what_they_take() {
             (256, 2, 1, 64, 1, 0.0),
             (64, 8, 2, 256, 1, 0.1),
         ];
-        for (width, heads, layers, sequence, batch, dropout) in cases {
+        let both = cases.into_iter().flat_map(|case| [(case, false), (case, true)]);
+        for ((width, heads, layers, sequence, batch, dropout), burn) in both {
             let device = Device::flex().autodiff();
             let config = GptConfig::new(256, width, heads, layers, sequence).with_dropout(dropout);
+            let config = config.with_burn(burn);
             let gpt = config.init(&device).unwrap();
             initialise(&gpt);
             let x = Tensor::<3>::ones([batch, sequence, width], &device).require_grad();
-            let mask_on = |device: &Device| generate_autoregressive_mask(batch, sequence, device);
-            let mask = mask_on(&device);
+            let mask_on = |gpt: &Gpt, device: &Device| gpt.mask([batch, sequence], device);
+            let mask = mask_on(&gpt, &device);
             let traced = trace("gpt", &gpt.region(mask.clone()), x.clone(), &here).unwrap();
             assert_eq!(traced.distinct_stages(), 1);
             let what =
-                format!("width {width}, {heads} heads, {batch} of {sequence} tokens, dropout {dropout}");
+                format!("width {width}, {heads} heads, {batch} of {sequence} tokens, dropout {dropout}, {burn}");
             let stages = traced.profile().stages();
-            compare(&what, stages[0].tape_bytes, || gpt.blocks()[0].forward(x.clone(), mask.clone()));
+            compare(&what, stages[0].tape_bytes, || gpt.blocks()[0].forward(x.clone(), mask.clone()).unwrap());
             let balanced = device.clone().gradient_checkpointing();
             let other = config.init(&balanced).unwrap();
             initialise(&other);
             let (y, hidden) =
-                (Tensor::<3>::ones([batch, sequence, width], &balanced).require_grad(), mask_on(&balanced));
+                (Tensor::<3>::ones([batch, sequence, width], &balanced).require_grad(), mask_on(&other, &balanced));
             let option = stages[0].options[0].tape_bytes;
             compare(&format!("{what}, balanced"), option, || {
-                other.blocks()[0].forward(y.clone(), hidden.clone())
+                other.blocks()[0].forward(y.clone(), hidden.clone()).unwrap()
             });
             let free = gpt.blocks()[0].clone().no_grad();
             let ahead =
-                measured_extra(|| free.forward(x.clone().detach().set_require_grad(false), mask.clone()));
+                measured_extra(|| free.forward(x.clone().detach().set_require_grad(false), mask.clone()).unwrap());
             let extra = stages[0].forward_extra_bytes.get();
             // Matrix products take memory of their own, which no capture shows.
             let ratio = extra as f64 / ahead as f64;
@@ -127,7 +128,7 @@ fn the_tapes_of_a_gpt_are_within_a_tenth_of_what_they_take() {
             let built = trace_model("gpt", &here, |device| {
                 let gpt = config.init(device).unwrap();
                 let x = Tensor::<3>::empty([batch, sequence, width], device).require_grad();
-                Ok::<_, rekindle::Error>((gpt.region(mask_on(device)), x))
+                Ok::<_, rekindle::Error>((gpt.region(mask_on(&gpt, device)), x))
             });
             assert_eq!(built.unwrap().profile(), traced.profile());
         }
@@ -171,8 +172,7 @@ fn a_model_of_70_billion_parameters_is_traced_in_some_mebibytes() {
         let traced = trace_model("70b", &some_device(), |device| {
             let gpt = GptConfig::new(32_000, 8192, 64, 80, 4096).init(device).unwrap();
             let x = Tensor::<3>::empty([1, 4096, 8192], device).require_grad();
-            let mask = generate_autoregressive_mask(1, 4096, device);
-            Ok::<_, rekindle::Error>((gpt.region(mask), x))
+            Ok::<_, rekindle::Error>((gpt.region(gpt.mask([1, 4096], device)), x))
         });
         let peak = memory::peak().unwrap().get() - before;
         let traced = traced.unwrap();

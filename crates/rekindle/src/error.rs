@@ -131,6 +131,46 @@ pub enum Error {
         /// What the device said.
         reason: String,
     },
+    /// A tensor given to a loss has another shape.
+    #[error("the loss was given {what} of shape {found:?}, expected {expected:?}")]
+    LossShape {
+        /// Which tensor.
+        what: &'static str,
+        /// Its shape.
+        found: Vec<usize>,
+        /// The shape that goes with the others.
+        expected: Vec<usize>,
+    },
+    /// A loss cannot be done in such chunks.
+    #[error("chunks of {found} rows were asked for, expected 1 to {rows}")]
+    LossChunk {
+        /// The rows asked for.
+        found: usize,
+        /// The rows there are.
+        rows: usize,
+    },
+    /// The smoothing of a loss is no part.
+    #[error("the smoothing is {found}, expected 0 to 1")]
+    LossSmoothing {
+        /// The smoothing found.
+        found: f32,
+    },
+    /// A target is no class.
+    #[error("the target of row {row} is {found}, expected 0 to {} or the one to ignore", classes.saturating_sub(1))]
+    LossTarget {
+        /// The row, from 0.
+        row: usize,
+        /// Its target.
+        found: i64,
+        /// How many classes there are.
+        classes: usize,
+    },
+    /// Targets cannot be read.
+    #[error("the targets cannot be read: {reason}")]
+    LossTargets {
+        /// What the device said.
+        reason: String,
+    },
     /// A place for boundaries cannot be used.
     #[error("the place `{place}` cannot be used: {source}")]
     Place {

@@ -4,7 +4,9 @@
 //! Burn's own. On Flex they have kernels of their own; on any other backend they go through Burn's operations.
 
 mod linear;
+mod loss;
 mod norm;
 
 pub use linear::linear;
+pub use loss::LinearCrossEntropy;
 pub use norm::{layer_norm, rms_norm};

@@ -6,6 +6,7 @@
 
 mod abandoned;
 mod activation;
+mod attention;
 mod batch_norm;
 mod boundaries;
 mod checks;
@@ -14,6 +15,7 @@ mod dropout;
 mod errors;
 mod identity;
 mod nesting;
+mod nn;
 mod places;
 mod plans;
 mod random;

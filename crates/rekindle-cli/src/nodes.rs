@@ -1,0 +1,206 @@
+//! `rekindle bench --nodes`: each of our nodes beside what Burn does for the same.
+
+use std::time::Instant;
+
+use burn::nn::attention::generate_autoregressive_mask;
+use burn::nn::{DropoutConfig as BurnsDropoutConfig, LayerNormConfig, LinearConfig};
+use burn::tensor::activation::{gelu as burns_gelu, log_softmax, softmax as burns_softmax};
+use burn::tensor::{Device, Distribution, Gradients, Int, Tensor};
+use rekindle::activation::gelu;
+use rekindle::nn::{LinearCrossEntropy, layer_norm, linear};
+use rekindle::{Attention, Bytes, DropoutConfig, Error, Nanos, memory};
+use serde::Serialize;
+
+use crate::arguments::BenchArguments;
+use crate::failure::Failure;
+use crate::measure::median;
+use crate::report;
+
+#[derive(Serialize)]
+struct Nodes {
+    rounds: u32,
+    rows: Vec<Row>,
+}
+
+/// Forward and backward of one node, from its inputs to their gradients.
+#[derive(Serialize)]
+struct Row {
+    node: String,
+    /// The most bytes above those before.
+    peak_bytes: Bytes,
+    burn_peak_bytes: Bytes,
+    /// The medians.
+    ns: Nanos,
+    burn_ns: Nanos,
+    /// The median, over the rounds, of our time over Burn's in the same round.
+    time_ratio: f64,
+}
+
+type Step<'a> = Box<dyn Fn() -> Result<Gradients, Error> + 'a>;
+
+/// Runs the command.
+pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
+    let size = &arguments.size;
+    size.config(&[])?;
+    let device = Device::flex().autodiff();
+    device.seed(size.seed);
+    rekindle::seed(size.seed);
+    let mut rows = Vec::new();
+    for (node, ours, burns) in nodes(arguments, &device)? {
+        let bar = report::bar(u64::from(arguments.rounds), "measuring");
+        bar.set_message(node.clone());
+        // The first of each warms the machine up.
+        (measured(&ours)?, measured(&burns)?);
+        let (mut of_ours, mut of_burns) = (Vec::new(), Vec::new());
+        for _ in 0..arguments.rounds {
+            of_ours.push(measured(&ours)?);
+            of_burns.push(measured(&burns)?);
+            bar.inc(1);
+        }
+        bar.finish_and_clear();
+        let middle = |of: &[(Bytes, Nanos)]| {
+            let peaks: Vec<_> = of.iter().map(|(peak, _)| *peak).collect();
+            let times: Vec<_> = of.iter().map(|(_, time)| *time).collect();
+            (median(&peaks).unwrap_or_default(), median(&times).unwrap_or_default())
+        };
+        let ratios: Vec<_> =
+            of_ours.iter().zip(&of_burns).map(|((_, ours), (_, burns))| ours.ratio(*burns)).collect();
+        let ((peak_bytes, ns), (burn_peak_bytes, burn_ns)) = (middle(&of_ours), middle(&of_burns));
+        let time_ratio = median(&ratios).unwrap_or(1.0);
+        rows.push(Row { node, peak_bytes, burn_peak_bytes, ns, burn_ns, time_ratio });
+    }
+    let nodes = Nodes { rounds: arguments.rounds, rows };
+    match arguments.json {
+        true => report::show_json(&nodes),
+        false => show(&nodes),
+    }
+}
+
+fn show(nodes: &Nodes) -> Result<(), Failure> {
+    let rows = nodes.rows.iter().map(|row| {
+        [
+            row.node.clone(),
+            row.burn_peak_bytes.to_string(),
+            row.peak_bytes.to_string(),
+            report::percent_of(row.peak_bytes, row.burn_peak_bytes),
+            row.burn_ns.to_string(),
+            row.ns.to_string(),
+            format!("{:.2}x", row.time_ratio),
+        ]
+    });
+    let header = ["node", "Burn's peak", "ours", "of Burn's", "Burn's time", "ours", "of Burn's"];
+    report::show(&report::table(header, rows))?;
+    report::show(&format!(
+        "\nforward and backward of each, medians of {} in turns; peak: the most bytes above those before, gradients included",
+        nodes.rounds
+    ))
+}
+
+fn measured(step: &Step<'_>) -> Result<(Bytes, Nanos), Error> {
+    rekindle::sweep();
+    let before = memory::live().unwrap_or_default();
+    memory::reset_peak();
+    let start = Instant::now();
+    let gradients = step()?;
+    let time = start.elapsed().into();
+    drop(gradients);
+    Ok((memory::peak().unwrap_or_default().saturating_sub(before), time))
+}
+
+/// The sizes are the model's; those that make a node worth it are named beside it.
+fn nodes<'a>(
+    arguments: &BenchArguments,
+    device: &'a Device,
+) -> Result<Vec<(String, Step<'a>, Step<'a>)>, Failure> {
+    let size = &arguments.size;
+    let (batch, sequence, width, heads, prob) =
+        (size.batch, size.sequence, size.width, size.heads, size.dropout);
+    let depth = width / heads;
+    let random3 = |shape: [usize; 3]| Tensor::<3>::random(shape, Distribution::Normal(0.0, 1.0), device);
+    let mut nodes: Vec<(String, Step<'a>, Step<'a>)> = Vec::new();
+
+    for tokens in [sequence, 4096] {
+        let by_head = [(); 3].map(|()| {
+            let x = random3([1, tokens, width]).reshape([1, tokens, heads, depth]).swap_dims(1, 2);
+            x.detach().require_grad()
+        });
+        let again = by_head.clone();
+        let mask = generate_autoregressive_mask(1, tokens, device);
+        nodes.push((
+            format!("causal attention, {tokens} tokens, {heads} heads of {depth}"),
+            Box::new(move || {
+                let [query, key, value] = by_head.clone();
+                Ok(Attention::new().causal().forward(query, key, value)?.sum().backward())
+            }),
+            Box::new(move || {
+                let [query, key, value] = again.clone();
+                let scores = query.matmul(key.transpose()).div_scalar((depth as f32).sqrt());
+                let hidden = mask.clone().unsqueeze_dim::<4>(1).expand(scores.shape());
+                let weights = burns_softmax(scores.mask_fill(hidden, f32::NEG_INFINITY), 3);
+                Ok(weights.matmul(value).sum().backward())
+            }),
+        ));
+    }
+
+    let rows = batch * sequence;
+    let classes = 50_257;
+    let x = random3([1, rows, width]).reshape([rows, width]).require_grad();
+    let head = LinearConfig::new(width, classes).init(device);
+    let targets = (0..rows as i64).map(|row| row * 97 % classes as i64).collect::<Vec<_>>();
+    let targets = Tensor::<1, Int>::from_data(burn::tensor::TensorData::new(targets, [rows]), device);
+    let (x2, head2, targets2) = (x.clone(), head.clone(), targets.clone());
+    nodes.push((
+        format!("linear cross entropy, {rows} rows, {classes} classes"),
+        Box::new(move || {
+            let (weight, bias) = (head.weight.val(), head.bias.as_ref().map(|bias| bias.val()));
+            Ok(LinearCrossEntropy::new().forward(x.clone(), weight, bias, targets.clone())?.backward())
+        }),
+        Box::new(move || {
+            let logs = log_softmax(head2.forward(x2.clone()), 1);
+            Ok(logs.gather(1, targets2.clone().reshape([rows, 1])).mean().neg().backward())
+        }),
+    ));
+
+    let x = random3([batch, sequence, width]).require_grad();
+    let layer = LinearConfig::new(width, 4 * width).init(device);
+    let (x2, layer2) = (x.clone(), layer.clone());
+    nodes.push((
+        format!("linear, {rows} rows, {width} to {}", 4 * width),
+        Box::new(move || {
+            let (weight, bias) = (layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
+            Ok(linear(x.clone(), weight, bias).sum().backward())
+        }),
+        Box::new(move || Ok(layer2.forward(x2.clone()).sum().backward())),
+    ));
+
+    let x = random3([batch, sequence, width]).require_grad();
+    let config = LayerNormConfig::new(width);
+    let (norm, epsilon) = (config.init(device), config.epsilon);
+    let (x2, norm2) = (x.clone(), norm.clone());
+    nodes.push((
+        format!("layer norm, {rows} rows of {width}"),
+        Box::new(move || {
+            let beta = norm.beta.as_ref().map(|beta| beta.val());
+            Ok(layer_norm(x.clone(), norm.gamma.val(), beta, epsilon).sum().backward())
+        }),
+        Box::new(move || Ok(norm2.forward(x2.clone()).sum().backward())),
+    ));
+
+    let x = random3([batch, sequence, 4 * width]).require_grad();
+    let x2 = x.clone();
+    nodes.push((
+        format!("gelu, {rows} rows of {}", 4 * width),
+        Box::new(move || Ok(gelu(x.clone()).sum().backward())),
+        Box::new(move || Ok(burns_gelu(x2.clone()).sum().backward())),
+    ));
+
+    let x = random3([batch, sequence, width]).require_grad();
+    let (dropout, burns) = (DropoutConfig::new(prob).init()?, BurnsDropoutConfig::new(prob).init());
+    let x2 = x.clone();
+    nodes.push((
+        format!("dropout and residual, {rows} rows of {width}"),
+        Box::new(move || Ok(dropout.add(x.clone(), x.clone() * 2.0).sum().backward())),
+        Box::new(move || Ok((x2.clone() + burns.forward(x2.clone() * 2.0)).sum().backward())),
+    ));
+    Ok(nodes)
+}

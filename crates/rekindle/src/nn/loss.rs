@@ -1,0 +1,232 @@
+//! A linear head and its cross entropy, without the logits.
+
+mod panels;
+mod tensors;
+
+use std::sync::Arc;
+
+use burn::backend::TensorMetadata;
+use burn::backend::tensor::FloatTensor;
+use burn::tensor::{Int, Tensor};
+
+use crate::Error;
+use crate::node::{AnyTensor, Found, GraphBackend, Operation, apply, elements, made, strided};
+
+/// The cross entropy of what a linear layer predicts, without ever holding its output: exact, and with exact gradients.
+///
+/// The logits of a large vocabulary are the largest tensor of a language model. Here they are made a few at a time, in the
+/// forward and once more in the backward, and one number for each row of the input is kept.
+///
+/// ```
+/// use burn::tensor::{Device, Distribution, Int, Tensor};
+/// use rekindle::nn::LinearCrossEntropy;
+///
+/// let device = Device::flex().autodiff();
+/// let x = Tensor::<2>::random([6, 8], Distribution::Default, &device).require_grad();
+/// let weight = Tensor::<2>::random([8, 1000], Distribution::Default, &device);
+/// let targets = Tensor::<1, Int>::from_data([1, 2, 3, -100, 5, 6], &device);
+/// let loss = LinearCrossEntropy::new().ignore(-100).forward(x.clone(), weight, None, targets)?;
+/// assert_eq!(loss.dims(), [1]);
+/// assert_eq!(x.grad(&loss.backward()).unwrap().dims(), [6, 8]);
+/// # Ok::<(), rekindle::Error>(())
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct LinearCrossEntropy {
+    chunk: Option<usize>,
+    ignored: Option<i64>,
+    smoothing: f32,
+    sum: bool,
+}
+
+/// Rows that are done at a time, if nobody says otherwise.
+const CHUNK: usize = 512;
+
+impl LinearCrossEntropy {
+    /// The mean over all rows, nothing ignored, nothing smoothed.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many rows of the input are done at a time: 512, or all if they are fewer. The fewer they are, the less memory
+    /// is needed, and the more often the weights are read.
+    #[must_use]
+    pub fn chunk(mut self, rows: usize) -> Self {
+        self.chunk = Some(rows);
+        self
+    }
+
+    /// Rows with this target count for nothing.
+    #[must_use]
+    pub fn ignore(mut self, target: i64) -> Self {
+        self.ignored = Some(target);
+        self
+    }
+
+    /// Takes this part of the probability from the target and gives it to all classes alike.
+    #[must_use]
+    pub fn smoothing(mut self, smoothing: f32) -> Self {
+        self.smoothing = smoothing;
+        self
+    }
+
+    /// The sum over all rows, not their mean.
+    #[must_use]
+    pub fn sum(mut self) -> Self {
+        self.sum = true;
+        self
+    }
+
+    /// The loss of `input`, of rows and features, times `weight`, of features and classes, plus `bias`. When every row is
+    /// ignored it is zero.
+    ///
+    /// For a head that shares the embedding's weights give `embedding.weight.val().transpose()`: nothing is copied.
+    ///
+    /// # Errors
+    /// When sizes do not go together, a target is no class, the chunk is zero or more than there are rows, or the smoothing
+    /// is not in 0 to 1.
+    pub fn forward(
+        &self,
+        input: Tensor<2>,
+        weight: Tensor<2>,
+        bias: Option<Tensor<1>>,
+        targets: Tensor<1, Int>,
+    ) -> Result<Tensor<1>, Error> {
+        let loss = self.loss(&input, &weight, bias.as_ref(), &targets)?;
+        let zero = || Tensor::<1>::zeros([weight.dims()[1]], &input.device());
+        // Without autodiff there is no node to be one, but the same work to be done.
+        let inputs = match input.is_autodiff() {
+            true => [input.clone().into(), weight.clone().into(), bias.clone().unwrap_or_else(zero).into()],
+            false => return Ok(tensors::plain(&loss, input, weight, bias)),
+        };
+        Ok(apply(loss.clone(), inputs)
+            .map(|output| Tensor::from_dispatch(output.0))
+            .unwrap_or_else(|_: [AnyTensor; 3]| tensors::plain(&loss, input, weight, bias)))
+    }
+
+    fn loss(
+        &self,
+        input: &Tensor<2>,
+        weight: &Tensor<2>,
+        bias: Option<&Tensor<1>>,
+        targets: &Tensor<1, Int>,
+    ) -> Result<Loss, Error> {
+        let ([rows, features], [expected, classes]) = (input.dims(), weight.dims());
+        let refused = |what, found: &[usize], expected: &[usize]| {
+            Err(Error::LossShape { what, found: found.to_vec(), expected: expected.to_vec() })
+        };
+        if features != expected {
+            return refused("weights", &weight.dims(), &[features, classes]);
+        }
+        if let Some(bias) = bias
+            && bias.dims() != [classes]
+        {
+            return refused("a bias", &bias.dims(), &[classes]);
+        }
+        if targets.dims() != [rows] {
+            return refused("targets", &targets.dims(), &[rows]);
+        }
+        let chunk = self.chunk.unwrap_or(CHUNK.min(rows.max(1)));
+        if chunk == 0 || (chunk > rows && self.chunk.is_some()) {
+            return Err(Error::LossChunk { found: chunk, rows });
+        }
+        if !(0.0..=1.0).contains(&self.smoothing) {
+            return Err(Error::LossSmoothing { found: self.smoothing });
+        }
+        let read = match crate::dropout::has_no_values(&targets.device()) {
+            true => vec![0; rows],
+            false => {
+                let data = targets.clone().try_into_data().map_err(|error| format!("{error:?}"));
+                let read = data.and_then(|data| {
+                    data.try_into_vec_as::<i64>().map_err(|error| format!("{error:?}"))
+                });
+                read.map_err(|reason| Error::LossTargets { reason })?
+            }
+        };
+        let mut kept = Vec::with_capacity(rows);
+        for (row, target) in read.into_iter().enumerate() {
+            kept.push(match usize::try_from(target) {
+                _ if Some(target) == self.ignored => None,
+                Ok(class) if class < classes => Some(class),
+                _ => return Err(Error::LossTarget { row, found: target, classes }),
+            });
+        }
+        let counted = kept.iter().flatten().count();
+        let weight = if self.sum { 1.0 } else { 1.0 / counted.max(1) as f32 };
+        Ok(Loss { targets: kept.into(), classes, chunk, smoothing: self.smoothing, weight, biased: bias.is_some() })
+    }
+}
+
+/// One loss, as the node runs it.
+#[derive(Clone, Debug)]
+struct Loss {
+    /// The class of each row; none where it is ignored.
+    targets: Arc<[Option<usize>]>,
+    classes: usize,
+    chunk: usize,
+    smoothing: f32,
+    /// What the loss of a row is multiplied by.
+    weight: f32,
+    /// Whether the bias is the user's.
+    biased: bool,
+}
+
+impl Loss {
+    /// The part of the probability that every class gets.
+    fn everywhere(&self) -> f32 {
+        self.smoothing / self.classes.max(1) as f32
+    }
+}
+
+impl Operation<3> for Loss {
+    const READS: [bool; 3] = [true; 3];
+    const CHEAP: bool = false;
+
+    fn forward<B: GraphBackend>(self, inputs: [FloatTensor<B>; 3]) -> FloatTensor<B> {
+        self.record::<B>(inputs).0
+    }
+
+    fn record<B: GraphBackend>(
+        self,
+        [input, weight, bias]: [FloatTensor<B>; 3],
+    ) -> (FloatTensor<B>, Vec<FloatTensor<B>>) {
+        match (elements::<B>(&input), strided::<B, 2>(&weight), elements::<B>(&bias)) {
+            (Some(x), Some(w), Some(b)) => {
+                let (loss, sums) = panels::forward(&self, panels::Head { input: x, weight: w, bias: b });
+                let rows = sums.len();
+                (made::<B>(vec![loss], [1], &input), vec![made::<B>(sums, [rows, 1], &input)])
+            }
+            _ => {
+                let (loss, sums) = tensors::forward::<B>(&self, input, weight, bias);
+                (loss, vec![sums])
+            }
+        }
+    }
+
+    fn backward<B: GraphBackend>(self, mut found: Found<B, 3>) -> [Option<FloatTensor<B>>; 3] {
+        let ([Some(input), Some(weight), Some(bias)], Some(sums)) = (found.inputs, found.kept.pop()) else {
+            return [None, None, None];
+        };
+        let lying = (
+            elements::<B>(&input),
+            strided::<B, 2>(&weight),
+            elements::<B>(&bias),
+            elements::<B>(&sums),
+            elements::<B>(&found.gradient),
+        );
+        let (of_input, of_weight, of_bias) = match lying {
+            (Some(x), Some(w), Some(b), Some(sums), Some([gradient])) => {
+                let head = panels::Head { input: x, weight: w, bias: b };
+                let made_of = panels::backward(&self, head, sums, *gradient);
+                let [features, classes] = w.sizes;
+                let of_weight = made::<B>(made_of.weight, [classes, features], &input);
+                (
+                    made::<B>(made_of.input, input.shape().as_slice(), &input),
+                    B::float_swap_dims(of_weight, 0, 1),
+                    made::<B>(made_of.bias, [classes], &input),
+                )
+            }
+            _ => tensors::backward::<B>(&self, [input, weight, bias], sums, found.gradient),
+        };
+        [Some(of_input), Some(of_weight), self.biased.then_some(of_bias)]
+    }
+}
