@@ -329,6 +329,18 @@ fn what_a_tape_includes_stays_on_the_device_wherever_it_is_sent() {
 }
 
 #[test]
+fn ready_made_policies_are_what_their_page_says() {
+    let profile = fine(3);
+    let same = |ready: &str, text: &str| {
+        assert_eq!(policy(ready).actions(&profile), policy(text).actions(&profile), "{ready}");
+    };
+    same("full", "recompute-all, keep **.block.*.output, keep **.block.*.input");
+    same("selective", "keep-all, recompute **.attention");
+    same("dots-saveable", "keep-all, tape embedding balanced, tape block balanced");
+    same("offload-inputs", "full, offload **.block.*.input host");
+}
+
+#[test]
 fn clauses_go_over_what_a_ready_made_policy_says() {
     let profile = fine(3);
     let moved = policy("full, offload block.*.input host");
