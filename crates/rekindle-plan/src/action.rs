@@ -85,6 +85,11 @@ impl Name {
         Self(rule.to_string().into())
     }
 
+    /// What plans of policies go by, whatever the policy says.
+    pub(crate) fn of_policies() -> Self {
+        Self("policy".into())
+    }
+
     /// The name as text.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,9 +1,9 @@
 //! What to keep of a chain of stages, so that training it fits a budget in bytes.
 //!
 //! ```text
-//! Profile ──▶ a rule or a solver ──▶ Plan ──▶ simulate() ──▶ Schedule, for an executor
-//!  sizes,                             actions,   the only judge: legal?
-//!  times                              text/JSON  peak? time? what sets the peak?
+//! Profile ──▶ a rule, a policy ──▶ Plan ──▶ simulate() ──▶ Schedule, for an executor
+//!  sizes,     or a solver           actions,   the only judge: legal?
+//!  times                            text/JSON  peak? time? what sets the peak?
 //! ```
 //!
 //! The crate knows no tensor, no files and no printing: everything is a plain value that can be written down and
@@ -38,6 +38,7 @@ pub mod graph;
 mod illegal;
 mod nanos;
 mod plan;
+pub mod policy;
 mod profile;
 mod request;
 pub mod rules;
@@ -53,6 +54,7 @@ pub use format::FormatError;
 pub use illegal::{Illegal, Reason};
 pub use nanos::Nanos;
 pub use plan::{PLAN_FORMAT, Plan, PlanError, Predicted};
+pub use policy::{ParsePolicyError, Policy, PolicyError};
 pub use profile::{Codec, PROFILE_FORMAT, Profile, ProfileError, StageProfile, TapeOption, Tier};
 pub use request::{Request, SolveError};
 pub use rules::{ParseRuleError, Rule, RuleError};

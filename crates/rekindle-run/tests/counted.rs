@@ -4,8 +4,8 @@
 
 use proptest::prelude::*;
 use rekindle_plan::{
-    Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Rule, Schedule, Stage, StageProfile, TapeOption,
-    Tier,
+    Action, Boundary, Bytes, Codec, Name, Nanos, Policy, Profile, Rule, Schedule, Stage, StageProfile,
+    TapeOption, Tier,
 };
 use rekindle_run::codec::Lz4;
 use rekindle_run::counted::{Allocation, CountedEngine, Ledger};
@@ -268,6 +268,36 @@ proptest! {
         for rule in rules {
             run(&profile, &rule.actions(profile.stages().len()).unwrap());
         }
+    }
+
+    #[test]
+    fn live_bytes_equal_the_simulators_for_policies(
+        profile in any_profile(),
+        wishes in proptest::collection::vec((0..4u32, 0..4u32), 9),
+    ) {
+        let named = |(index, stage): (usize, &StageProfile)| StageProfile {
+            name: format!("stage.{index}"),
+            ..stage.clone()
+        };
+        let stages = profile.stages().iter().enumerate().map(named).collect();
+        let named = Profile::new("named", "none", profile.input_bytes(), stages).unwrap();
+        let named = named.with_places(profile.tiers().to_vec(), profile.codecs().to_vec()).unwrap();
+        let mut policy = Policy::recompute_all();
+        for ((stage, input), profile) in wishes.into_iter().zip(named.stages()) {
+            policy = match stage {
+                0 => policy.pin(profile.name.as_str()),
+                1 => policy.tape(profile.name.as_str(), "light"),
+                _ => policy,
+            };
+            let input_of = format!("{}.input", profile.name);
+            policy = match input {
+                0 => policy.keep(input_of),
+                1 => policy.offload(input_of, "host"),
+                2 => policy.compress(input_of, "half"),
+                _ => policy,
+            };
+        }
+        run(&named, &policy.actions(&named).unwrap());
     }
 }
 
