@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use rekindle::{Bytes, memory};
+use rekindle::{Bytes, Policy, memory};
 use rekindle_models::GptConfig;
 use rekindle_plan::solvers::{ParseSolverError, Solver};
 
@@ -78,6 +78,7 @@ Examples:
   rekindle train --budget 20% --disk 1GiB:/tmp     recompute or move, whichever is cheaper
   rekindle train --adaptive --steps 5000           tighter when memory is short, faster when it is free
   rekindle train --steps 5000 --snapshots run1     and --resume after a crash
+  rekindle train --policy selective                recompute attention alone
   rekindle train --strategy every-2 --json > summary.json")]
 pub(crate) struct TrainArguments {
     /// What the activations may take: 64MiB, 30% of what plain training takes, auto (what is free) or smallest
@@ -99,6 +100,13 @@ pub(crate) struct TrainArguments {
     /// How to train instead: plain, balanced, store-all, full, sqrt, every-K or optimal-BUDGET
     #[arg(long, value_name = "NAME")]
     pub(crate) strategy: Option<Strategy>,
+    /// Say what is kept, moved and recomputed: full, selective, dots-saveable, offload-inputs, or by names (docs/policies.md)
+    #[arg(
+        long,
+        value_name = "POLICY",
+        conflicts_with_all = ["budget", "memory", "plan", "cache", "strategy", "adaptive", "deepspeed"]
+    )]
+    pub(crate) policy: Option<Policy>,
     /// What a plan leaves free of its budget, as a part of what it takes
     #[arg(long, value_name = "PERCENT", default_value = "2%")]
     pub(crate) margin: Fraction,
@@ -147,6 +155,9 @@ pub(crate) struct VerifyArguments {
     /// What to compare with plain training: balanced, store-all, full, sqrt, every-K or optimal-BUDGET
     #[arg(long, default_value = "every-1", value_name = "NAME")]
     pub(crate) strategy: Strategy,
+    /// Compare what this policy comes to, such as selective (docs/policies.md)
+    #[arg(long, value_name = "POLICY", conflicts_with_all = ["strategy", "deepspeed"])]
+    pub(crate) policy: Option<Policy>,
     /// Compare what the activation_checkpointing section of this DeepSpeed configuration comes to
     #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
     pub(crate) deepspeed: Option<PathBuf>,
@@ -184,6 +195,9 @@ pub(crate) struct BenchArguments {
         default_value = "plain,burn,balanced,store-all,every-1,every-2,sqrt,optimal-50%,optimal-25%,optimal-smallest"
     )]
     pub(crate) strategies: Vec<Strategy>,
+    /// Run also what this policy comes to, such as selective (docs/policies.md); may be given several times
+    #[arg(long, value_name = "POLICY")]
+    pub(crate) policy: Vec<Policy>,
     /// Run also what the activation_checkpointing section of this DeepSpeed configuration comes to
     #[arg(long, value_name = "FILE")]
     pub(crate) deepspeed: Option<PathBuf>,
@@ -197,7 +211,7 @@ pub(crate) struct BenchArguments {
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
     /// Run each of our nodes beside what Burn does for the same, instead of whole steps
-    #[arg(long, conflicts_with_all = ["strategies", "deepspeed", "cut", "margin", "burn"])]
+    #[arg(long, conflicts_with_all = ["strategies", "policy", "deepspeed", "cut", "margin", "burn"])]
     pub(crate) nodes: bool,
     #[command(flatten)]
     pub(crate) places: PlaceArguments,
@@ -275,6 +289,9 @@ pub(crate) struct PlanArguments {
         value_parser = solver
     )]
     pub(crate) solver: Named,
+    /// Take what this policy says instead, such as `selective` or `recompute-all, keep block.*.attention`
+    #[arg(long, value_name = "POLICY", conflicts_with_all = ["solver", "slots", "margin", "gap", "time_limit"])]
+    pub(crate) policy: Option<Policy>,
     /// Leave room for everything to be this much larger than the profile says
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     pub(crate) margin: Fraction,

@@ -108,11 +108,12 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let places = arguments.places.open()?;
     let mut strategies = vec![Strategy::Plain];
-    for strategy in &arguments.strategies {
+    let policies = arguments.policy.iter().cloned().map(Strategy::Policy).collect::<Vec<_>>();
+    for strategy in arguments.strategies.iter().chain(&policies) {
         // With Burn's modules alone, plain is what `burn` would be.
         let again = size.burn && *strategy == Strategy::Burn;
         if !strategies.contains(strategy) && !again {
-            strategies.push(*strategy);
+            strategies.push(strategy.clone());
         }
     }
     // The first steps warm the machine up.
@@ -145,11 +146,13 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
             continue;
         }
         let mut add = |name: String, planning| {
-            let ready = planning::ready(*strategy, &model, arguments.cut, &batch, &mut known, planning)?;
+            let ready = planning::ready(strategy, &model, arguments.cut, &batch, &mut known, planning)?;
             runs.push(Run { name, ready, other: None });
             Ok::<_, Failure>(())
         };
-        add(strategy.to_string(), planning)?;
+        // A policy says itself what goes where.
+        let named = matches!(strategy, Strategy::Policy(_));
+        add(strategy.to_string(), Planning { places: if named { &places } else { &nowhere }, ..planning })?;
         // Beside the plan that recomputes alone, to compare with.
         if matches!(strategy, Strategy::Optimal(_)) && !places.is_empty() {
             add(format!("{strategy}{}", suffix(&places)), Planning { places: &places, ..planning })?;

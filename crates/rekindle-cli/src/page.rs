@@ -57,7 +57,7 @@ fn of_a_run(arguments: &ReportArguments) -> Result<(), Failure> {
         flag: "--budget ",
     };
     let ready =
-        planning::ready(strategy, &model, arguments.cut, &batch, &mut Knowledge::default(), planning)?;
+        planning::ready(&strategy, &model, arguments.cut, &batch, &mut Knowledge::default(), planning)?;
     let Ready::Planned(planned, _) = &ready else { return Ok(()) };
     let waiting = report::spinner("taking a step");
     let measured = measured_step(&model, &batch, &ready, size.seed)?;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use rekindle_plan::solvers::Solver;
-use rekindle_plan::{Bytes, Gap, Plan, PlanError, Profile, Request, Simulation, SolveError};
+use rekindle_plan::{Bytes, Gap, Plan, PlanError, Policy, Profile, Request, Simulation, SolveError};
 
 use crate::arguments::{Named, PlanArguments};
 use crate::failure::Failure;
 use crate::files::Model;
-use crate::{files, graph, report};
+use crate::{files, graph, planning, report};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &PlanArguments) -> Result<(), Failure> {
@@ -26,6 +26,9 @@ pub(crate) fn run(arguments: &PlanArguments) -> Result<(), Failure> {
         Model::Graph(graph) => return graph::plan(arguments, &graph),
         Model::Chain(profile) => profile,
     };
+    if let Some(policy) = &arguments.policy {
+        return under_policy(policy, &profile, arguments);
+    }
     let Named::Solver(solver) = arguments.solver else {
         let error =
             anyhow::anyhow!("this solver plans graphs, but `{}` is a chain of stages", path.display());
@@ -46,14 +49,36 @@ pub(crate) fn run(arguments: &PlanArguments) -> Result<(), Failure> {
     let plan = solver.solve(&profile, &request);
     waiting.finish_and_clear();
     let plan = plan.map_err(|error| refused(error, request.margin))?;
-    let (_, simulation) = plan.judge(&profile).map_err(|error| refused(error.into(), 0.0))?;
+    finish(arguments, &profile, &plan)
+}
+
+/// The plan that a policy says.
+fn under_policy(policy: &Policy, profile: &Profile, arguments: &PlanArguments) -> Result<(), Failure> {
+    let budget = arguments.budget.map(|budget| budget.bytes(profile)).transpose();
+    let plan = match budget.map_err(|error| refused(error.into(), 0.0))? {
+        Some(budget) => policy.plan_within(profile, budget),
+        None => policy.plan(profile),
+    };
+    let plan = plan.map_err(|error| {
+        let hint = planning::policy_hint(&error);
+        Failure::request(error, hint)
+    })?;
+    for clause in policy.idle(profile).unwrap_or_default() {
+        eprintln!("`{clause}` changes nothing");
+    }
+    finish(arguments, profile, &plan)
+}
+
+/// Writes and shows a plan.
+fn finish(arguments: &PlanArguments, profile: &Profile, plan: &Plan) -> Result<(), Failure> {
+    let (_, simulation) = plan.judge(profile).map_err(|error| refused(error.into(), 0.0))?;
     if let Some(path) = &arguments.output {
         files::write(path, &format!("{}\n", plan.to_json()))?;
         eprintln!("wrote {}", path.display());
     }
     match arguments.json {
         true => report::show(&plan.to_json()),
-        false => show(&profile, &plan, &simulation),
+        false => show(profile, plan, &simulation),
     }
 }
 

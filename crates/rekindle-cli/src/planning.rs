@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Instant;
 
-use rekindle::{Budget, Bytes, Measuring, Nanos, Places, Planned, Planner, Profile, Staged};
+use rekindle::{
+    Budget, Bytes, Measuring, Nanos, Places, Planned, Planner, Policy, PolicyError, Profile, Staged,
+};
 use rekindle_models::{Gpt, GptBatch};
 
 use crate::amount::Fraction;
@@ -83,7 +85,7 @@ pub(crate) struct Planning<'a> {
 /// Of several cuts the one whose plan costs less is taken, each against its own stages without recomputing: parts of
 /// blocks are measured one by one, and their times do not add up to those of blocks.
 pub(crate) fn ready(
-    strategy: Strategy,
+    strategy: &Strategy,
     model: &Gpt,
     cutting: Cutting,
     batch: &GptBatch,
@@ -99,8 +101,16 @@ pub(crate) fn ready(
             ));
         }
         Strategy::Balanced => return Ok(Ready::Balanced),
-        Strategy::Rule(rule) => return Ok(Ready::Rule(rule)),
-        Strategy::Optimal(target) => target,
+        Strategy::Rule(rule) => return Ok(Ready::Rule(*rule)),
+        Strategy::Optimal(target) => *target,
+        Strategy::Policy(policy) => {
+            // Parts have all the names there are.
+            let cut = if cutting == Cutting::Blocks { Cut::Blocks } else { Cut::Parts };
+            let start = Instant::now();
+            let ready = under_policy(policy, cut, model, batch, known, planning)?;
+            known.took = [known.took, start.elapsed().into()].into_iter().sum();
+            return Ok(ready);
+        }
     };
     // A plan that is kept in a file is of one cut, and stays so.
     let kept = planning.cache.filter(|path| path.exists()).and_then(|path| Planned::load(path).ok());
@@ -153,6 +163,29 @@ pub(crate) fn ready(
     };
     if let (Some(path), None) = (planning.cache, kept) {
         planned.save(path).map_err(refused)?;
+    }
+    Ok(Ready::Planned(planned, cut))
+}
+
+/// The plan that a policy says.
+fn under_policy(
+    policy: &Policy,
+    cut: Cut,
+    model: &Gpt,
+    batch: &GptBatch,
+    known: &mut Knowledge,
+    planning: Planning<'_>,
+) -> Result<Ready, Failure> {
+    if known.of(cut).is_none() {
+        *known.of(cut) = Some(measure(cut.of(model), batch, Measuring::default())?);
+    }
+    let mut planner = Planner::new(Budget::smallest()).places(planning.places.clone());
+    if let Some(known) = known.of(cut) {
+        planner = planner.profile(known.profile.clone(), known.noise);
+    }
+    let planned = planner.plan_policy(policy, &cut.of(model), batch).map_err(refused)?;
+    for clause in policy.idle(planned.profile()).unwrap_or_default() {
+        eprintln!("`{clause}` changes nothing");
     }
     Ok(Ready::Planned(planned, cut))
 }
@@ -276,6 +309,20 @@ fn check_profile(
     Ok(())
 }
 
+/// What to try when a policy gives no plan.
+pub(crate) fn policy_hint(error: &PolicyError) -> &'static str {
+    match error {
+        PolicyError::NoMatch { .. } => {
+            "stages of the model are embedding, block.N.qkv, .attention, .projection, .up, .down, and head; `--cut blocks` \
+             has block.N alone"
+        }
+        PolicyError::UnknownPlace { .. } | PolicyError::NoTier { .. } => {
+            "give the place, too: --disk, --host or --compress"
+        }
+        _ => "docs/policies.md says what a policy can say",
+    }
+}
+
 /// What to try when there is no plan.
 pub(crate) fn refused(error: rekindle::Error) -> Failure {
     let hint = match &error {
@@ -288,6 +335,7 @@ pub(crate) fn refused(error: rekindle::Error) -> Failure {
         rekindle::Error::HostIsDevice { .. } => "leave --host out".to_owned(),
         rekindle::Error::Place { .. } => "give --disk a directory with more room, or less of it".to_owned(),
         rekindle::Error::NothingKnownFree => "give --budget in bytes, such as --budget 64MiB".to_owned(),
+        rekindle::Error::Policy(error) => policy_hint(error).to_owned(),
         rekindle::Error::PlanFile { .. } => "check the file, or remove it to have it made anew".to_owned(),
         _ => "`rekindle train --help` shows what can be asked for".to_owned(),
     };

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use rekindle::{Bytes, Plan, Planned, Profile, Rule};
+use rekindle::{Bytes, Plan, Planned, Policy, Profile, Rule};
 use rekindle_plan::Predicted;
 
 use crate::amount::{Fraction, Target};
 use crate::cut::Cut;
 
 /// How to train: as Burn does, with Burn's own checkpointing, under a rule, or under the best plan for a budget.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Strategy {
     /// Every activation is kept, in one graph.
     Plain,
@@ -22,6 +22,8 @@ pub(crate) enum Strategy {
     Rule(Rule),
     /// A region under the fastest plan within a budget.
     Optimal(Target),
+    /// A region under a plan that names what is kept, moved and recomputed.
+    Policy(Policy),
 }
 
 impl Strategy {
@@ -37,6 +39,7 @@ impl fmt::Display for Strategy {
             Self::Balanced => formatter.pad("balanced"),
             Self::Rule(rule) => rule.fmt(formatter),
             Self::Optimal(target) => write!(formatter, "optimal-{target}"),
+            Self::Policy(policy) => write!(formatter, "policy-{policy}"),
         }
     }
 }
@@ -48,13 +51,16 @@ impl FromStr for Strategy {
         if let Some(target) = text.strip_prefix("optimal-") {
             return target.parse().map(Self::Optimal).map_err(|error| format!("{error}"));
         }
+        if let Some(policy) = text.strip_prefix("policy-") {
+            return policy.parse().map(Self::Policy).map_err(|error| format!("{error}"));
+        }
         match text {
             "plain" => Ok(Self::Plain),
             "burn" => Ok(Self::Burn),
             "balanced" => Ok(Self::Balanced),
             _ => text.parse().map(Self::Rule).map_err(|_| {
-                "expected plain, balanced, store-all, full, sqrt, every-K with K from 1, such as every-1, or \
-                 optimal-B with a budget B, such as optimal-25% or optimal-64MiB"
+                "expected plain, balanced, store-all, full, sqrt, every-K with K from 1, such as every-1, optimal-B \
+                 with a budget B, such as optimal-25% or optimal-64MiB, or policy-P, such as policy-selective"
                     .to_owned()
             }),
         }

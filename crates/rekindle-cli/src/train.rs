@@ -71,11 +71,18 @@ struct Prediction {
 /// How a run was asked for.
 fn strategy(arguments: &TrainArguments) -> Strategy {
     let target = arguments.budget.or(arguments.memory).map(Strategy::Optimal);
-    target.or(arguments.strategy).unwrap_or(Strategy::QUARTER)
+    let policy = arguments.policy.clone().map(Strategy::Policy);
+    target.or(policy).or(arguments.strategy.clone()).unwrap_or(Strategy::QUARTER)
 }
 
 fn asked_for_nothing(arguments: &TrainArguments) -> bool {
-    arguments.budget.is_none() && arguments.memory.is_none() && arguments.strategy.is_none()
+    let given = [
+        arguments.budget.is_some(),
+        arguments.memory.is_some(),
+        arguments.strategy.is_some(),
+        arguments.policy.is_some(),
+    ];
+    !given.contains(&true)
 }
 
 /// What must be the same for a run to go on from a snapshot.
@@ -94,7 +101,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     progress::check(arguments)?;
     let size = &arguments.size;
     let mut strategy = strategy(arguments);
-    let config = size.config(&[strategy])?;
+    let config = size.config(std::slice::from_ref(&strategy))?;
     let rate = arguments.learning_rate;
     if !(rate.is_finite() && rate > 0.0) {
         return Err(Failure::request(
@@ -150,14 +157,14 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             let planning =
                 Planning { margin: arguments.margin, plain: None, held, cache, places: &places, flag };
             let cut = arguments.cut;
-            match planning::ready(strategy, &model, cut, &sample, &mut known, planning) {
+            match planning::ready(&strategy, &model, cut, &sample, &mut known, planning) {
                 // Nobody asked for a quarter: a model that is too small for it takes what it needs.
                 Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
                     eprintln!(
                         "no plan takes a quarter of what plain training takes; planning for the smallest budget"
                     );
                     strategy = Strategy::Optimal(Target::Smallest);
-                    planning::ready(strategy, &model, cut, &sample, &mut known, planning)?
+                    planning::ready(&strategy, &model, cut, &sample, &mut known, planning)?
                 }
                 ready => ready?,
             }

@@ -13,7 +13,7 @@ use crate::measure::{Comparison, build, compare, median, step};
 use crate::places::suffix;
 use crate::planning::{self, Knowledge, Planning};
 use crate::report;
-use crate::strategy::Ready;
+use crate::strategy::{Ready, Strategy};
 
 #[derive(Serialize)]
 struct Verdict {
@@ -43,7 +43,11 @@ struct Training {
 /// Runs the command.
 pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let size = &arguments.size;
-    let config = size.config(&[arguments.strategy])?;
+    let strategy = &match &arguments.policy {
+        Some(policy) => Strategy::Policy(policy.clone()),
+        None => arguments.strategy.clone(),
+    };
+    let config = size.config(std::slice::from_ref(strategy))?;
     let device = Device::flex().autodiff();
     let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
@@ -60,7 +64,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
         flag: "--strategy optimal-",
     };
     let ready = planning::ready(
-        arguments.strategy,
+        strategy,
         &model,
         arguments.cut,
         &batch,
@@ -81,7 +85,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     };
     let verdict = Verdict {
         model: size.describe(),
-        strategy: format!("{}{}", arguments.strategy, suffix(&places)),
+        strategy: format!("{strategy}{}", suffix(&places)),
         seed: size.seed,
         lossy: ready.lossy_codecs(),
         comparison,

@@ -163,14 +163,14 @@ fn bench_has_a_row_for_every_strategy() {
     let more = ["--rounds", "1", "--strategies", "every-1,sqrt,plain"];
     let output = rekindle(&tiny("bench", &more));
     steady().bind(|| assert_snapshot!("bench", seen(&output)));
-    let size = ["--layers", "9", "--width", "64", "--sequence", "64", "--batch", "4"];
+    let size = ["--layers", "9", "--width", "64", "--sequence", "64", "--batch", "16"];
     let output = rekindle(&[&["bench", "--rounds", "2", "--json"], &size[..]].concat());
     let bench = json(&output);
     let rows = bench["rows"].as_array().unwrap();
     let names: Vec<&str> = rows.iter().map(|row| row["strategy"].as_str().unwrap()).collect();
-    let rules = ["plain", "balanced", "store-all", "every-1", "every-2", "sqrt"];
-    assert_eq!(names[..6], rules);
-    assert_eq!(names[6..], ["optimal-50%", "optimal-25%", "optimal-smallest"]);
+    let rules = ["plain", "burn", "balanced", "store-all", "every-1", "every-2", "sqrt"];
+    assert_eq!(names[..7], rules);
+    assert_eq!(names[7..], ["optimal-50%", "optimal-25%", "optimal-smallest"]);
     for row in rows {
         assert_eq!(row["identical"], true, "{row}");
         assert!(row["peak_bytes"].as_u64().unwrap() > 0, "{row}");
@@ -185,6 +185,7 @@ fn bench_has_a_row_for_every_strategy() {
         row["peak_bytes"].as_u64().unwrap()
     };
     assert!(peak("every-1") < peak("sqrt") && peak("sqrt") < peak("plain"));
+    assert!(peak("plain") < peak("burn"));
 }
 
 #[test]

@@ -100,7 +100,7 @@ impl Model {
             gradient = leaf.grad_remove(&mut grads);
             all.push(grads);
         }
-        all
+        Ok(all)
     }
 }
 

@@ -125,13 +125,13 @@ where
 #[test]
 fn a_gpt_keeps_every_budget() {
     let model = gpt(6, 0.1);
-    holds_its_budgets(&model, &model, &tokens(4));
+    holds_its_budgets(&model, &model, &tokens(12));
 }
 
 #[test]
 fn a_gpt_in_finer_stages_keeps_every_budget() {
     let model = gpt(6, 0.1);
-    holds_its_budgets(&model, &model.fine(), &tokens(4));
+    holds_its_budgets(&model, &model.fine(), &tokens(12));
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_cached_plan_is_used_again_and_never_for_another_model() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("plan.json");
-    let (model, batch) = (gpt(2, 0.1), tokens(2));
+    let (model, batch) = (gpt(2, 0.1), tokens(8));
     let plan = |model: &Gpt, batch: &GptBatch, part: f64| {
         let mut measured = 0;
         let planner = Planner::new(Budget::of_plain(part).unwrap()).cache(&path);
@@ -279,7 +279,7 @@ fn a_file_that_cannot_be_written_keeps_the_old_one() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let inside = folder.path().join("gone").join("plan.json");
-    let planner = Planner::new(Budget::of_plain(0.9).unwrap()).cache(&inside);
+    let planner = Planner::new(Budget::of_plain(1.1).unwrap()).cache(&inside);
     let error = planner.plan(&gpt(1, 0.0), &tokens(1)).unwrap_err();
     assert!(matches!(&error, Error::PlanFile { .. }), "{error}");
 }

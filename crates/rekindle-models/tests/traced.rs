@@ -8,7 +8,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Tensor};
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::{Bytes, DeviceModel, Staged, sweep, trace, trace_model};
-use rekindle_models::{ConvNetConfig, GptConfig};
+use rekindle_models::{ConvNetConfig, Gpt, GptConfig};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();

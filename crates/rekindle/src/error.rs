@@ -1,6 +1,6 @@
 //! What can go wrong, said so that it can be mended.
 
-use rekindle_plan::{Bytes, Illegal, PlanError, ProfileError, Rule, RuleError, SolveError};
+use rekindle_plan::{Bytes, Illegal, PlanError, PolicyError, ProfileError, Rule, RuleError, SolveError};
 use rekindle_run::{RunError, StoreError};
 
 /// Why a region, a checkpoint or a backward pass was refused.
@@ -23,6 +23,9 @@ pub enum Error {
     /// The plan was refused before it came to running it.
     #[error(transparent)]
     Plan(#[from] PlanError),
+    /// The policy gives no plan for the model.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
     /// The rule gives no plan for the region.
     #[error("{rule} gives no plan: {source}")]
     Rule {

@@ -39,10 +39,13 @@
 //! - [`checkpoint`]: one module, one call.
 //! - [`Region`]: many stages under a [`Rule`] or a [`Plan`].
 //! - [`plan`], [`Planner`], [`Budget`]: from a model and a budget to a plan that runs.
+//! - [`Policy`], [`Planner::plan_policy`]: by the names of stages, what is kept, recomputed, moved or shrunk.
 //! - [`Places`]: disk, host memory and codecs for plans to use.
 //! - [`backward`]: a backward pass that returns errors.
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
 //! - [`Dropout`]: Burn's, with a mask that is made in parallel and never kept.
+//! - [`Attention`]: exact, in memory that grows with the sequence and not with its square.
+//! - [`nn`]: linear layers, norms, and a loss without logits, as one node each.
 //! - [`activation`]: softmax, masked or not, and GELU that keep less and take less time.
 //! - [`Checks`], [`what_is_kept`], [`TraceHandle`]: what happened, and whether it was right.
 //! - `trace`, `trace_model`: the profile of a model without running it, of one that fits no machine at hand too.
@@ -106,7 +109,7 @@ pub use planned::{PLANNED_FORMAT, Planned};
 pub use planner::{Planner, measure, plan};
 pub use region::{Region, TraceHandle, checkpoint, without_checkpointing};
 pub use rekindle_derive::Boundary;
-pub use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, Schedule};
+pub use rekindle_plan::{Bytes, Nanos, Plan, Policy, PolicyError, Profile, Rule, Schedule};
 pub use rekindle_run::{Event, Fault, Measurement, Measuring, Spread, Trace};
 pub use seeds::seed;
 pub use stage::{NoModule, StageOutput};

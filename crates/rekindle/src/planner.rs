@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use rekindle_plan::solvers::{Solver, optimal};
-use rekindle_plan::{Action, Bytes, Profile, Request, SolveError};
+use rekindle_plan::{Action, Bytes, Policy, Profile, Request, SolveError};
 use rekindle_run::governor::{Ladder, Rung};
 use rekindle_run::{Measurement, Measuring};
 
@@ -187,6 +187,50 @@ impl<'a> Planner<'a> {
             planned.save(path)?;
         }
         Ok(planned)
+    }
+
+    /// The plan that a policy says: the planner's budget, its margin and its solver have no part in it.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::{Device, Tensor};
+    /// use rekindle::{Budget, Planner, Policy, Region, Staged};
+    ///
+    /// struct Layers(Vec<Linear>);
+    ///
+    /// impl Staged for Layers {
+    ///     type Batch = Tensor<2>;
+    ///     type Input = Tensor<2>;
+    ///     type Output = Tensor<2>;
+    ///
+    ///     fn stages(&self, x: &Tensor<2>) -> (Region<Tensor<2>, Tensor<2>>, Tensor<2>) {
+    ///         let run = |layer: &Linear, x: Tensor<2>| layer.forward(x).tanh();
+    ///         (Region::new().stages("layer", &self.0, run), x.clone())
+    ///     }
+    /// }
+    ///
+    /// let device = Device::flex().autodiff();
+    /// let model = Layers((0..4).map(|_| LinearConfig::new(8, 8).init(&device)).collect());
+    /// let x = Tensor::ones([2, 8], &device);
+    /// let policy = Policy::keep_all().recompute("layer.1").recompute("layer.2");
+    /// let planned = Planner::new(Budget::smallest()).plan_policy(&policy, &model, &x)?;
+    /// assert_eq!(planned.plan().predicted.forwards, 6);
+    /// planned.forward(&model, &x)?.mean().backward();
+    /// # Ok::<(), rekindle::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When a stage fails, or the policy gives no plan for the model.
+    pub fn plan_policy<M: Staged + ?Sized>(
+        mut self,
+        policy: &Policy,
+        model: &M,
+        sample: &M::Batch,
+    ) -> Result<Planned, Error> {
+        let (_, description, profile, noise) = self.known(model, sample)?;
+        let plan = policy.plan(&profile)?;
+        self.places.reserve(&profile, &plan)?;
+        Ok(Planned::new(description, profile, plan, noise)?.with_places(self.places))
     }
 
     /// Plans `model` for up to `most` budgets at once, from the smallest to what plain training takes: the rungs that a

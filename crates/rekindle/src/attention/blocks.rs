@@ -60,10 +60,10 @@ pub(super) fn forward(
         tasks.extend(query_blocks(queries).zip(of_blocks).map(|(block, of)| (batch, block, of)));
     }
     tasks.into_par_iter().for_each(|(batch, block, (output, sums))| {
-        let mut scratch = Scratch::new(value_depth);
+        let mut scratch = Scratch::new(block.len(), attend.sizes.keys.min(KEYS), value_depth);
         for head in 0..heads {
             let queries = query.rows(batch, head, block.clone());
-            scratch.start(block.len());
+            scratch.start();
             for keys in key_blocks(attend, &block) {
                 let group = head / attend.sizes.shared();
                 scratch.score(attend, queries, key.rows(batch, group, keys.clone()));
@@ -92,8 +92,9 @@ pub(super) fn forward(
 
 /// What a task of the forward writes on.
 struct Scratch {
-    /// Scores of a block, then what they become; rows of [`KEYS`].
+    /// Scores of a block, then what they become; rows of `width`, of which `columns` are used.
     scores: Vec<f32>,
+    width: usize,
     rows: usize,
     columns: usize,
     /// Of each query: the largest score so far, the sum of exponentials below it, and the values they were added up to.
@@ -104,20 +105,20 @@ struct Scratch {
 }
 
 impl Scratch {
-    fn new(depth: usize) -> Self {
+    fn new(rows: usize, width: usize, depth: usize) -> Self {
         Self {
-            scores: vec![0.0; QUERIES * KEYS],
-            rows: 0,
+            scores: vec![0.0; rows * width],
+            width,
+            rows,
             columns: 0,
-            tops: vec![0.0; QUERIES],
-            totals: vec![0.0; QUERIES],
-            added: vec![0.0; QUERIES * depth],
+            tops: vec![0.0; rows],
+            totals: vec![0.0; rows],
+            added: vec![0.0; rows * depth],
             depth,
         }
     }
 
-    fn start(&mut self, rows: usize) {
-        self.rows = rows;
+    fn start(&mut self) {
         self.tops.fill(f32::NEG_INFINITY);
         self.totals.fill(0.0);
         self.added.fill(0.0);
@@ -125,13 +126,13 @@ impl Scratch {
 
     fn score(&mut self, attend: &Attend, queries: Matrix<'_>, keys: Matrix<'_>) {
         self.columns = keys.shape.rows;
-        let shape = Shape::by_rows(self.rows, self.columns, KEYS);
+        let shape = Shape::by_rows(self.rows, self.columns, self.width);
         let factors = [queries, keys.transposed()];
         multiply(&mut self.scores, shape, Into::Over, attend.scale, factors);
     }
 
     fn add(&mut self, values: Matrix<'_>) {
-        let scores = Matrix { elements: &self.scores, shape: Shape::by_rows(self.rows, self.columns, KEYS) };
+        let scores = Matrix { elements: &self.scores, shape: Shape::by_rows(self.rows, self.columns, self.width) };
         let shape = Shape::by_rows(self.rows, self.depth, self.depth);
         multiply(&mut self.added, shape, Into::Sum, 1.0, [scores, values]);
     }
@@ -186,8 +187,8 @@ impl pulp::NullaryFnOnce for Softmax<'_> {
     #[inline(always)]
     fn call(self) {
         let Self { tile, scratch } = self;
-        let Scratch { scores, rows, columns, tops, totals, added, depth } = scratch;
-        for (row, scores) in scores.chunks_exact_mut(KEYS).take(*rows).enumerate() {
+        let Scratch { scores, width, rows, columns, tops, totals, added, depth } = scratch;
+        for (row, scores) in scores.chunks_exact_mut(*width).take(*rows).enumerate() {
             let (seen, rest) = scores[..*columns].split_at_mut(tile.visible(row));
             rest.fill(0.0);
             tile.hide(seen, f32::NEG_INFINITY);
@@ -279,7 +280,7 @@ impl Gradients {
             key: vec![0.0; keys * depth],
             value: vec![0.0; keys * value_depth],
         };
-        let mut block = Block::new(value_depth);
+        let mut block = Block::new(queries.min(QUERIES), keys.min(KEYS), value_depth);
         for (index, of_query) in made.query.chunks_mut((queries * depth).max(1)).enumerate() {
             let head = group * shared + index;
             for rows in query_blocks(queries) {
@@ -291,7 +292,7 @@ impl Gradients {
                     let value = kept.value.rows(batch, group, columns.clone());
                     let tile = Tile { attend, batch, head, queries: &rows, keys: &columns };
                     block.multiply(tile, [query, key, value]);
-                    let shape = Shape::by_rows(rows.len(), columns.len(), KEYS);
+                    let shape = Shape::by_rows(rows.len(), columns.len(), block.width);
                     let weights = Matrix { elements: &block.weights, shape };
                     let of_scores = Matrix { elements: &block.of_scores, shape };
                     let of_value = &mut made.value[columns.start * value_depth..];
@@ -312,7 +313,7 @@ impl Gradients {
 
 /// What a task of the backward writes on.
 struct Block {
-    /// Scores, then what values were multiplied by; rows of [`KEYS`].
+    /// Scores, then what values were multiplied by; rows of `width`.
     weights: Vec<f32>,
     /// Gradients of that, then of the scores.
     of_scores: Vec<f32>,
@@ -323,18 +324,20 @@ struct Block {
     /// Of each query: its logarithm of the sum, and the product of its output and that output's gradient.
     sums: Vec<f32>,
     products: Vec<f32>,
+    width: usize,
     depth: usize,
 }
 
 impl Block {
-    fn new(depth: usize) -> Self {
+    fn new(rows: usize, width: usize, depth: usize) -> Self {
         Self {
-            weights: vec![0.0; QUERIES * KEYS],
-            of_scores: vec![0.0; QUERIES * KEYS],
-            factors: vec![0.0; KEYS],
-            gradient: vec![0.0; QUERIES * depth],
-            sums: vec![0.0; QUERIES],
-            products: vec![0.0; QUERIES],
+            weights: vec![0.0; rows * width],
+            of_scores: vec![0.0; rows * width],
+            factors: vec![0.0; width],
+            gradient: vec![0.0; rows * depth],
+            sums: vec![0.0; rows],
+            products: vec![0.0; rows],
+            width,
             depth,
         }
     }
@@ -372,7 +375,7 @@ impl Block {
     /// Makes what values were multiplied by again, and the gradients of the scores.
     fn multiply(&mut self, tile: Tile<'_>, [query, key, value]: [Matrix<'_>; 3]) {
         let (rows, columns) = (tile.queries.len(), tile.keys.len());
-        let shape = Shape::by_rows(rows, columns, KEYS);
+        let shape = Shape::by_rows(rows, columns, self.width);
         let scale = tile.attend.scale;
         let over = |target: &mut [f32], scale, factors| {
             multiply(target, shape, Into::Over, scale, factors);
@@ -398,9 +401,9 @@ impl pulp::NullaryFnOnce for Unsoftmax<'_> {
     #[inline(always)]
     fn call(self) {
         let Self { tile, rows, columns, block } = self;
-        let Block { weights, of_scores, factors, sums, products, .. } = block;
+        let Block { weights, of_scores, factors, sums, products, width, .. } = block;
         let scale = tile.attend.scale;
-        let blocks = weights.chunks_exact_mut(KEYS).zip(of_scores.chunks_exact_mut(KEYS));
+        let blocks = weights.chunks_exact_mut(*width).zip(of_scores.chunks_exact_mut(*width));
         for (row, (weights, of_scores)) in blocks.take(rows).enumerate() {
             let visible = tile.visible(row);
             let (weights, rest) = weights[..columns].split_at_mut(visible);

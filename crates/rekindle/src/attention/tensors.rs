@@ -4,13 +4,14 @@
 
 use burn::backend::tensor::{BoolTensor, FloatTensor};
 use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::{Bool, Shape, Slice, Tensor, TensorData};
+use burn::tensor::{Bool, BoolDType, Distribution, Shape, Slice, Tensor, TensorData};
 
 use super::{Attend, Sizes};
-use crate::node::GraphBackend;
+use crate::node::{GraphBackend, is_capture};
 
-/// Queries of a block.
-const QUERIES: usize = 128;
+/// Scores of a block, all heads together, and the queries it has at least.
+const SCORES: usize = 32 * 1024;
+const QUERIES: usize = 16;
 
 /// Where nothing is recorded: Burn's attention.
 pub(super) fn plain(attend: &Attend, query: Tensor<4>, key: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
@@ -73,10 +74,16 @@ impl Rows<'_> {
     }
 
     /// Which keys must not be looked at; nothing, when all may be.
-    fn hidden<B: Backend>(&self, like: &FloatTensor<B>) -> Option<BoolTensor<B>> {
+    fn hidden<B: GraphBackend>(&self, like: &FloatTensor<B>) -> Option<BoolTensor<B>> {
         let Sizes { batch, heads, keys, .. } = self.attend.sizes;
         if !self.attend.causal && self.attend.hidden.is_none() {
             return None;
+        }
+        #[cfg(feature = "capture")]
+        if is_capture::<B>() {
+            // There are no values to find in it.
+            let shape = Shape::new([batch, heads, self.count, keys]);
+            return Some(B::bool_zeros(shape, &like.device(), BoolDType::Native));
         }
         let rows = (0..batch).flat_map(|batch| (self.start..self.start + self.count).map(move |row| (batch, row)));
         let hidden: Vec<bool> = rows.flat_map(|(batch, row)| self.attend.hidden_row(batch, row)).collect();
@@ -89,6 +96,11 @@ impl Rows<'_> {
     fn factors<B: GraphBackend>(&self, like: &FloatTensor<B>) -> Option<FloatTensor<B>> {
         let mask = self.attend.dropped.as_ref()?;
         let Sizes { batch, heads, keys, .. } = self.attend.sizes;
+        #[cfg(feature = "capture")]
+        if is_capture::<B>() {
+            let shape = Shape::new([batch, heads, self.count, keys]);
+            return Some(B::float_random(shape, Distribution::Default, &like.device(), like.dtype().into()));
+        }
         let mut factors = vec![1.0; batch * heads * self.count * keys];
         for (index, factors) in factors.chunks_mut((self.count * keys).max(1)).enumerate() {
             mask.apply_at(self.attend.position(index / heads, index % heads, self.start), factors);
@@ -118,8 +130,9 @@ const LOW: f32 = -1e30;
 const LITTLE: f32 = 1e-30;
 
 fn blocks(attend: &Attend) -> impl Iterator<Item = Rows<'_>> {
-    let queries = attend.sizes.queries;
-    (0..queries).step_by(QUERIES).map(move |start| Rows { attend, start, count: QUERIES.min(queries - start) })
+    let Sizes { batch, heads, queries, keys, .. } = attend.sizes;
+    let each = SCORES.checked_div(batch * heads * keys).unwrap_or(queries).max(QUERIES);
+    (0..queries).step_by(each).map(move |start| Rows { attend, start, count: each.min(queries - start) })
 }
 
 /// Keys or values for every head.

@@ -3,7 +3,7 @@
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{DType, Int, Shape, Slice, Tensor, TensorData};
+use burn::tensor::{DType, IndexingUpdateOp, Int, Shape, Slice, Tensor, TensorData};
 
 use super::Loss;
 use crate::node::GraphBackend;
@@ -120,7 +120,7 @@ pub(super) fn backward<B: GraphBackend>(
         let weights = B::float_mul(rows.weights, gradient.clone());
         let of_logits = B::float_mul(of_logits, weights.clone());
         let of_target = B::float_mul_scalar(weights, (loss.smoothing - 1.0).into());
-        let of_logits = B::float_scatter_add(1, of_logits, rows.targets, of_target);
+        let of_logits = B::float_scatter(1, of_logits, rows.targets, of_target, IndexingUpdateOp::Add);
         of_weight = add(of_weight, B::linear_weight_backward(x, of_logits.clone()));
         of_bias = add(of_bias, B::linear_bias_backward(of_logits.clone()));
         of_input.push(B::linear_x_backward(weight.clone(), of_logits));
