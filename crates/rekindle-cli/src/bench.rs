@@ -185,33 +185,34 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     for Run { ready, .. } in &runs {
         transfers.push(Transfers::measure(&model, &batch, ready, size.seed)?);
     }
-    let rows = runs.iter().zip(rounds).zip(transfers).map(|((Run { name, ready, .. }, rounds), transfers)| {
-        let profile = match ready {
-            Ready::Planned(planned, _) => Some(planned.profile()),
-            _ => known.blocks.as_ref().map(|known| &known.profile),
-        };
-        let predicted = profile.and_then(|profile| ready.predicted(profile));
-        let ratios = rounds.times.iter().zip(&plain).map(|(time, plain)| time.ratio(*plain));
-        Row {
-            strategy: name.clone(),
-            transfers,
-            lossy: ready.lossy_codecs(),
-            relative_error: rounds.error,
-            peak_bytes: median(&rounds.peaks).unwrap_or_default(),
-            step_ns: median(&rounds.times).unwrap_or_default(),
-            overhead: median(&ratios.collect::<Vec<_>>()).unwrap_or(1.0) - 1.0,
-            overhead_of_fastest: match rounds.times.iter().min().zip(plain.iter().min()) {
-                Some((fastest, plain)) => fastest.ratio(*plain) - 1.0,
-                None => 0.0,
-            },
-            identical: rounds.identical,
-            budget_bytes: ready.budget_bytes(),
-            predicted_peak_bytes: predicted.map(|predicted| predicted.peak_bytes),
-            predicted_overhead: predicted
-                .zip(profile)
-                .map(|(predicted, profile)| predicted.step_ns.ratio(profile.lower_bound()) - 1.0),
-        }
-    });
+    let rows =
+        runs.iter().zip(rounds).zip(transfers).map(|((Run { name, ready, .. }, rounds), transfers)| {
+            let profile = match ready {
+                Ready::Planned(planned, _) => Some(planned.profile()),
+                _ => known.blocks.as_ref().map(|known| &known.profile),
+            };
+            let predicted = profile.and_then(|profile| ready.predicted(profile));
+            let ratios = rounds.times.iter().zip(&plain).map(|(time, plain)| time.ratio(*plain));
+            Row {
+                strategy: name.clone(),
+                transfers,
+                lossy: ready.lossy_codecs(),
+                relative_error: rounds.error,
+                peak_bytes: median(&rounds.peaks).unwrap_or_default(),
+                step_ns: median(&rounds.times).unwrap_or_default(),
+                overhead: median(&ratios.collect::<Vec<_>>()).unwrap_or(1.0) - 1.0,
+                overhead_of_fastest: match rounds.times.iter().min().zip(plain.iter().min()) {
+                    Some((fastest, plain)) => fastest.ratio(*plain) - 1.0,
+                    None => 0.0,
+                },
+                identical: rounds.identical,
+                budget_bytes: ready.budget_bytes(),
+                predicted_peak_bytes: predicted.map(|predicted| predicted.peak_bytes),
+                predicted_overhead: predicted
+                    .zip(profile)
+                    .map(|(predicted, profile)| predicted.step_ns.ratio(profile.lower_bound()) - 1.0),
+            }
+        });
     Ok(Bench {
         model: size.describe(),
         rounds: arguments.rounds,

@@ -63,14 +63,8 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
         cache: None,
         flag: "--strategy optimal-",
     };
-    let ready = planning::ready(
-        strategy,
-        &model,
-        arguments.cut,
-        &batch,
-        &mut Knowledge::default(),
-        planning,
-    )?;
+    let ready =
+        planning::ready(strategy, &model, arguments.cut, &batch, &mut Knowledge::default(), planning)?;
     let found = step(&model, &batch, &ready, size.seed)?;
     bar.finish_and_clear();
     let comparison = compare(&model, &expected, &found);

@@ -29,7 +29,10 @@ impl GptBlock {
         let linear = |from, to| layers.linear(&LinearConfig::new(from, to));
         let norm = || layers.norm(&LayerNormConfig::new(width));
         let output = |from| {
-            Ok::<_, ConfigError>(Output { linear: linear(from, width), dropout: layers.dropout(config.dropout)? })
+            Ok::<_, ConfigError>(Output {
+                linear: linear(from, width),
+                dropout: layers.dropout(config.dropout)?,
+            })
         };
         Ok(Self {
             projection: Projection {

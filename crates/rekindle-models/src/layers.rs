@@ -73,9 +73,7 @@ impl Norm {
         let Self { layer, epsilon, burn } = self;
         match burn {
             true => layer.forward(x),
-            false => {
-                layer_norm(x, layer.gamma.val(), layer.beta.as_ref().map(|beta| beta.val()), *epsilon)
-            }
+            false => layer_norm(x, layer.gamma.val(), layer.beta.as_ref().map(|beta| beta.val()), *epsilon),
         }
     }
 }

@@ -147,7 +147,10 @@ fn run(target: &mut [MaybeUninit<f32>], shape: Shape, into: Into, scale: f32, [a
         b.shape
     );
     // Different rows and columns of the target are different elements.
-    assert!(shape.column_step == 1 && (shape.rows <= 1 || shape.row_step >= shape.columns), "{shape:?} overlaps");
+    assert!(
+        shape.column_step == 1 && (shape.rows <= 1 || shape.row_step >= shape.columns),
+        "{shape:?} overlaps"
+    );
     if shape.rows == 0 || shape.columns == 0 {
         return;
     }

@@ -31,9 +31,9 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, BackendTensor, DispatchKindConversion, DispatchTensor};
 
 pub(crate) use burn::backend::GradientCheckpointingStrategy as TapeStrategy;
+pub(crate) use elements::{Strided, elements, made, rewrite, rewrite_from, strided};
 #[cfg(feature = "capture")]
 pub(crate) use graph::{Join, Start, join, node, token};
-pub(crate) use elements::{Strided, elements, made, rewrite, rewrite_from, strided};
 pub(crate) use operation::{Found, Operation, apply, apply_one};
 pub(crate) use reseed::reseed_after_backward;
 pub(crate) use run::{Job, Setup, measure, run};

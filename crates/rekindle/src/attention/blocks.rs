@@ -25,8 +25,7 @@ impl<'a> Strided<'a, 4> {
     fn rows(&self, batch: usize, head: usize, rows: Range<usize>) -> Matrix<'a> {
         let [batches, heads, each, columns] = self.steps;
         let first = batch * batches + head * heads + rows.start * each;
-        let shape =
-            Shape { rows: rows.len(), columns: self.sizes[3], row_step: each, column_step: columns };
+        let shape = Shape { rows: rows.len(), columns: self.sizes[3], row_step: each, column_step: columns };
         Matrix { elements: self.elements.get(first..).unwrap_or_default(), shape }
     }
 }
@@ -132,7 +131,8 @@ impl Scratch {
     }
 
     fn add(&mut self, values: Matrix<'_>) {
-        let scores = Matrix { elements: &self.scores, shape: Shape::by_rows(self.rows, self.columns, self.width) };
+        let scores =
+            Matrix { elements: &self.scores, shape: Shape::by_rows(self.rows, self.columns, self.width) };
         let shape = Shape::by_rows(self.rows, self.depth, self.depth);
         multiply(&mut self.added, shape, Into::Sum, 1.0, [scores, values]);
     }
@@ -381,7 +381,8 @@ impl Block {
             multiply(target, shape, Into::Over, scale, factors);
         };
         over(&mut self.weights, scale, [query, key.transposed()]);
-        let gradient = Matrix { elements: &self.gradient, shape: Shape::by_rows(rows, self.depth, self.depth) };
+        let gradient =
+            Matrix { elements: &self.gradient, shape: Shape::by_rows(rows, self.depth, self.depth) };
         over(&mut self.of_scores, 1.0, [gradient, value.transposed()]);
         vectorised(Unsoftmax { tile, rows, columns, block: self });
     }

@@ -28,9 +28,7 @@ pub(super) fn plain(attend: &Attend, query: Tensor<4>, key: Tensor<4>, value: Te
         }
     };
     let device = query.device();
-    let visible = (0..batch).flat_map(|batch| {
-        (0..queries).map(move |query| (batch, query))
-    });
+    let visible = (0..batch).flat_map(|batch| (0..queries).map(move |query| (batch, query)));
     let mut looks = Vec::with_capacity(batch * queries);
     let mut hidden = Vec::with_capacity(batch * queries * keys);
     for (batch, query) in visible {
@@ -85,7 +83,8 @@ impl Rows<'_> {
             let shape = Shape::new([batch, heads, self.count, keys]);
             return Some(B::bool_zeros(shape, &like.device(), BoolDType::Native));
         }
-        let rows = (0..batch).flat_map(|batch| (self.start..self.start + self.count).map(move |row| (batch, row)));
+        let rows =
+            (0..batch).flat_map(|batch| (self.start..self.start + self.count).map(move |row| (batch, row)));
         let hidden: Vec<bool> = rows.flat_map(|(batch, row)| self.attend.hidden_row(batch, row)).collect();
         let hidden = TensorData::new(hidden, [batch, 1, self.count, keys]);
         let hidden = B::bool_from_data(hidden, &like.device());

@@ -101,12 +101,10 @@ fn backward<B: GraphBackend>(
 ) -> [Option<FloatTensor<B>>; 3] {
     let (Some(input), Some(weight)) = (input, weight) else { return [None, None, None] };
     if let (Some(x), Some(w), Some(g)) = (rows::<B>(&input), rows::<B>(&weight), rows::<B>(&gradient)) {
-        let of_input = || {
-            wanted[0].then(|| made::<B>(product([g, w.transposed()]), input.shape().as_slice(), &input))
-        };
-        let of_weight = || {
-            wanted[1].then(|| made::<B>(product([x.transposed(), g]), weight.shape().as_slice(), &input))
-        };
+        let of_input =
+            || wanted[0].then(|| made::<B>(product([g, w.transposed()]), input.shape().as_slice(), &input));
+        let of_weight =
+            || wanted[1].then(|| made::<B>(product([x.transposed(), g]), weight.shape().as_slice(), &input));
         let of_bias = || wanted[2].then(|| made::<B>(vectorised(ColumnSums(g)), [g.shape.columns], &input));
         let (of_input, (of_weight, of_bias)) = rayon::join(of_input, || (of_weight(), of_bias()));
         return [of_input, of_weight, of_bias];

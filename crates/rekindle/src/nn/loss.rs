@@ -136,9 +136,8 @@ impl LinearCrossEntropy {
             true => vec![0; rows],
             false => {
                 let data = targets.clone().try_into_data().map_err(|error| format!("{error:?}"));
-                let read = data.and_then(|data| {
-                    data.try_into_vec_as::<i64>().map_err(|error| format!("{error:?}"))
-                });
+                let read =
+                    data.and_then(|data| data.try_into_vec_as::<i64>().map_err(|error| format!("{error:?}")));
                 read.map_err(|reason| Error::LossTargets { reason })?
             }
         };
@@ -152,7 +151,14 @@ impl LinearCrossEntropy {
         }
         let counted = kept.iter().flatten().count();
         let weight = if self.sum { 1.0 } else { 1.0 / counted.max(1) as f32 };
-        Ok(Loss { targets: kept.into(), classes, chunk, smoothing: self.smoothing, weight, biased: bias.is_some() })
+        Ok(Loss {
+            targets: kept.into(),
+            classes,
+            chunk,
+            smoothing: self.smoothing,
+            weight,
+            biased: bias.is_some(),
+        })
     }
 }
 

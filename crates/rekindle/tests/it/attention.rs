@@ -38,7 +38,8 @@ impl Case {
         device().seed(3);
         // As models make them: heads side by side, looked at head by head.
         let make = |heads: usize, rows: usize, depth: usize| {
-            let x = Tensor::<4>::random([BATCH, rows, heads, depth], Distribution::Normal(0.0, 1.0), &device());
+            let x =
+                Tensor::<4>::random([BATCH, rows, heads, depth], Distribution::Normal(0.0, 1.0), &device());
             x.cast(dtype).swap_dims(1, 2)
         };
         [
@@ -85,8 +86,10 @@ impl Case {
             &device(),
         );
         if self.causal {
-            let row = Tensor::<1, Int>::arange(0..self.queries as i64, &device()).reshape([1, 1, self.queries, 1]);
-            let column = Tensor::<1, Int>::arange(0..self.keys as i64, &device()).reshape([1, 1, 1, self.keys]);
+            let row =
+                Tensor::<1, Int>::arange(0..self.queries as i64, &device()).reshape([1, 1, self.queries, 1]);
+            let column =
+                Tensor::<1, Int>::arange(0..self.keys as i64, &device()).reshape([1, 1, 1, self.keys]);
             let last = row + (self.keys as i64 - self.queries as i64);
             let after = column.expand(scores_shape).greater(last.expand(scores_shape));
             hidden = hidden.bool_or(after);
@@ -199,7 +202,10 @@ fn halves_are_widened_and_narrowed_again() {
         let found = case.ours([query.clone(), key.clone(), value.clone()]);
         assert_eq!(found.dtype(), dtype);
         let wide = case.ours([query, key, value].map(|input| input.cast(DType::F32)));
-        found.cast(DType::F32).into_data().assert_approx_eq::<f32>(&wide.into_data(), Tolerance::absolute(0.02));
+        found
+            .cast(DType::F32)
+            .into_data()
+            .assert_approx_eq::<f32>(&wide.into_data(), Tolerance::absolute(0.02));
     }
 }
 
@@ -250,7 +256,8 @@ fn without_autodiff_it_attends_as_with_it() {
 fn what_does_not_go_together_is_refused() {
     let _alone = alone();
     let make = |shape: [usize; 4]| Tensor::<4>::zeros(shape, &device());
-    let refused = |query, key, value| Attention::new().forward(make(query), make(key), make(value)).unwrap_err();
+    let refused =
+        |query, key, value| Attention::new().forward(make(query), make(key), make(value)).unwrap_err();
     let error = refused([1, 4, 3, 2], [1, 3, 3, 2], [1, 3, 3, 2]);
     assert!(matches!(error, Error::AttentionHeads { heads: 4, groups: 3 }), "{error}");
     let error = refused([1, 4, 3, 2], [1, 4, 3, 5], [1, 4, 3, 2]);

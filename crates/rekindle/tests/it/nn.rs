@@ -75,10 +75,10 @@ fn a_frozen_weight_has_no_gradient_and_the_input_has_one() {
     let gradients = y.sum().backward();
     assert!(weight.grad(&gradients).is_none());
     let expected = weight.sum_dim(1).transpose().repeat_dim(0, 2);
-    x.grad(&gradients).unwrap().into_data().assert_approx_eq::<f32>(
-        &expected.into_data(),
-        Tolerance::absolute(1e-5),
-    );
+    x.grad(&gradients)
+        .unwrap()
+        .into_data()
+        .assert_approx_eq::<f32>(&expected.into_data(), Tolerance::absolute(1e-5));
 }
 
 #[test]
@@ -86,7 +86,8 @@ fn norms_agree_with_burns() {
     let _alone = alone();
     for dtype in [DType::F32, DType::F64] {
         for [rows, width] in [[1, 1], [3, 7], [200, 33], [70, 128]] {
-            let inputs = [normal([rows * width], dtype) * 3.0 + 1.0, normal([width], dtype), normal([width], dtype)];
+            let inputs =
+                [normal([rows * width], dtype) * 3.0 + 1.0, normal([width], dtype), normal([width], dtype)];
             let layer = |norm: fn(Tensor<2>, Tensor<1>, Option<Tensor<1>>, f64) -> Tensor<2>| {
                 run(&inputs, |[x, gamma, beta]| norm(x.reshape([rows, width]), gamma, Some(beta), 1e-5))
             };
@@ -161,13 +162,7 @@ fn a_residual_is_added_to_what_dropout_leaves() {
 }
 
 /// The loss with all logits held.
-fn whole(
-    logits: Tensor<2>,
-    targets: &[i64],
-    ignored: Option<i64>,
-    smoothing: f64,
-    sum: bool,
-) -> Tensor<1> {
+fn whole(logits: Tensor<2>, targets: &[i64], ignored: Option<i64>, smoothing: f64, sum: bool) -> Tensor<1> {
     let [rows, classes] = logits.dims();
     let counts: Vec<f64> = targets.iter().map(|t| f64::from(u8::from(Some(*t) != ignored))).collect();
     let classes_of: Vec<i64> = targets.iter().map(|t| if Some(*t) == ignored { 0 } else { *t }).collect();
@@ -176,7 +171,8 @@ fn whole(
     let counts = Tensor::<2>::from_data(TensorData::new(counts, [rows, 1]), (&device(), dtype));
     let classes_of = Tensor::<2, Int>::from_data(TensorData::new(classes_of, [rows, 1]), &device());
     let logs = log_softmax(logits, 1);
-    let each = logs.clone().gather(1, classes_of) * (1.0 - smoothing) + logs.sum_dim(1) * (smoothing / classes as f64);
+    let each = logs.clone().gather(1, classes_of) * (1.0 - smoothing)
+        + logs.sum_dim(1) * (smoothing / classes as f64);
     (each * counts).sum().neg() / if sum { 1.0 } else { counted.max(1.0) }
 }
 
@@ -185,8 +181,11 @@ fn the_loss_agrees_with_that_of_all_logits() {
     let _alone = alone();
     for dtype in [DType::F32, DType::F64] {
         for [rows, features, classes] in [[1, 2, 3], [7, 5, 300], [70, 16, 2600]] {
-            let inputs =
-                [normal([rows * features], dtype), normal([features * classes], dtype), normal([classes], dtype)];
+            let inputs = [
+                normal([rows * features], dtype),
+                normal([features * classes], dtype),
+                normal([classes], dtype),
+            ];
             let targets: Vec<i64> = (0..rows as i64).map(|row| row * 37 % classes as i64).collect();
             let given = Tensor::<1, Int>::from_data(TensorData::new(targets.clone(), [rows]), &device());
             for (ignored, smoothing, sum, chunk) in
