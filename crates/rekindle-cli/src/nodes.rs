@@ -50,7 +50,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         let bar = report::bar(u64::from(arguments.rounds), "measuring");
         bar.set_message(node.clone());
         // The first of each warms the machine up.
-        (measured(&ours)?, measured(&burns)?);
+        measured(&ours)?;
+        measured(&burns)?;
         let (mut of_ours, mut of_burns) = (Vec::new(), Vec::new());
         for _ in 0..arguments.rounds {
             of_ours.push(measured(&ours)?);

@@ -25,7 +25,7 @@ pub enum Error {
     Plan(#[from] PlanError),
     /// The policy gives no plan for the model.
     #[error(transparent)]
-    Policy(#[from] PolicyError),
+    Policy(Box<PolicyError>),
     /// The rule gives no plan for the region.
     #[error("{rule} gives no plan: {source}")]
     Rule {
@@ -327,5 +327,11 @@ impl From<RunError<Self>> for Error {
             RunError::Store { source, .. } => Self::Store(source),
             other => Self::Run { reason: other.to_string() },
         }
+    }
+}
+
+impl From<PolicyError> for Error {
+    fn from(error: PolicyError) -> Self {
+        Self::Policy(Box::new(error))
     }
 }

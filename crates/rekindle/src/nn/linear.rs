@@ -33,23 +33,22 @@ pub fn linear<const D: usize>(input: Tensor<D>, weight: Tensor<2>, bias: Option<
     if !fits || [weight.dtype(), input.dtype()].iter().any(|dtype| !dtype.is_float()) {
         return burn::tensor::module::linear(input, weight, bias);
     }
-    let run = match bias {
+    let plain = burn::tensor::module::linear::<D>;
+    match bias {
         Some(bias) => {
             let inputs = [AnyTensor::from(input), AnyTensor::from(weight), AnyTensor::from(bias)];
-            apply(Linear, inputs).map_err(|[x, weight, bias]| [Some(x), Some(weight), Some(bias)])
+            apply(Linear, inputs).map(|output| Tensor::from_dispatch(output.0)).unwrap_or_else(
+                |[input, weight, bias]| {
+                    let bias = Some(Tensor::from_dispatch(bias.0));
+                    plain(Tensor::from_dispatch(input.0), Tensor::from_dispatch(weight.0), bias)
+                },
+            )
         }
         None => apply(Linear, [AnyTensor::from(input), AnyTensor::from(weight)])
-            .map_err(|[x, weight]| [Some(x), Some(weight), None]),
-    };
-    match run {
-        Ok(output) => Tensor::from_dispatch(output.0),
-        Err([Some(input), Some(weight), bias]) => burn::tensor::module::linear(
-            Tensor::<D>::from_dispatch(input.0),
-            Tensor::<2>::from_dispatch(weight.0),
-            bias.map(|bias| Tensor::<1>::from_dispatch(bias.0)),
-        ),
-        // What was given is handed back.
-        Err(_) => unreachable!("both input and weight are there"),
+            .map(|output| Tensor::from_dispatch(output.0))
+            .unwrap_or_else(|[input, weight]| {
+                plain(Tensor::from_dispatch(input.0), Tensor::from_dispatch(weight.0), None)
+            }),
     }
 }
 
