@@ -32,6 +32,7 @@ mod refine;
 mod scale;
 mod series;
 mod smallest;
+mod sweeps;
 
 use std::time::Instant;
 

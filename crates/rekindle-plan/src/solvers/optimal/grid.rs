@@ -142,9 +142,9 @@ impl Grid {
             }
         }
         let Some(within) = room.checked_sub(chain.waiting(end)) else { return choice_of(best) };
-        let needs = &layout.sweeps.needs(first)[..end - first - 1];
+        let needs = &problem.sweeps.needs(first)[..end - first - 1];
         let befores = &cells.row(first)[..needs.partition_point(|need| *need <= within)];
-        let units = &self.units[layout.sweeps.from(first)];
+        let units = &self.units[problem.sweeps.from(first)];
         for (middle, (before, forward)) in (first + 1..).zip(befores.iter().zip(units)) {
             let (before, forward) = (*before as usize, u64::from(*forward));
             if best.is_some_and(|best| best.0 <= promise.max(forward)) {
@@ -168,11 +168,20 @@ fn choice_of(best: Option<(u64, Choice, u64)>) -> Option<(Choice, u64)> {
     best.map(|(_, choice, left)| (choice, left))
 }
 
-/// The units that sweeps from each stage to each later boundary take.
+/// The units that sweeps from each stage to each later boundary take, rounded down.
 fn units(chain: &Chain, scale: &Scale) -> Vec<u16> {
-    let stages = chain.stages();
-    let sweeps = (0..stages).flat_map(|first| (first + 1..stages).map(move |middle| (first, middle)));
-    sweeps.map(|(first, middle)| scale.units(chain.forward(first, middle))).collect()
+    // A long chain has many sweeps: boundaries are divided once, and sweeps are differences.
+    let parts = chain.forward_before.iter().map(|nanos| (nanos / scale.unit, nanos % scale.unit));
+    let parts: Vec<(u64, u64)> = parts.collect();
+    let mut units = Vec::with_capacity(chain.stages() * chain.stages().saturating_sub(1) / 2);
+    for (first, before) in parts[..chain.stages()].iter().enumerate() {
+        let to = |after: &(u64, u64)| {
+            let borrowed = u64::from(after.1 < before.1);
+            (after.0 - before.0 - borrowed).min(u64::from(u16::MAX)) as u16
+        };
+        units.extend(parts[first + 1..chain.stages()].iter().map(to));
+    }
+    units
 }
 
 struct Solver<'a> {
@@ -312,7 +321,7 @@ impl Solver<'_> {
         if first + 1 == end {
             return row;
         }
-        let sweeps = &self.layout.sweeps;
+        let sweeps = &self.problem.sweeps;
         let (needs, units) = (sweeps.needs(first), &self.grid.units[sweeps.from(first)]);
         let (needs, units) = (&needs[..end - first - 1], &units[..end - first - 1]);
         // Sweeps that every lane has room for, and those that some have.

@@ -6,14 +6,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use super::cells::Cells;
-use super::chain::{Chain, NEVER};
+use super::chain::Chain;
 
 /// The order and the places of a chain's cells.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) tiles: Vec<Tile>,
     pub(super) shifted: Shifted,
-    pub(super) sweeps: Sweeps,
     /// Where a cell's rows are: its column, and which row there.
     pub(super) places: Vec<(u32, u32)>,
 }
@@ -21,7 +20,7 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn new(chain: &Chain, cells: &Cells) -> Self {
         let shifted = Shifted::new(chain, cells);
-        Self { tiles: tiles(cells, &shifted), shifted, sweeps: Sweeps::new(chain), places: places(cells) }
+        Self { tiles: tiles(cells, &shifted), shifted, places: places(cells) }
     }
 }
 
@@ -85,37 +84,6 @@ impl Shifted {
     /// The numbers of the cells that end at `end`, by their first stage.
     pub(super) fn column(&self, end: usize) -> &[u32] {
         &self.numbers[end * (end - 1) / 2..][..end]
-    }
-}
-
-/// Sweeps from each stage to each later boundary: the room they need when no gradient waits.
-#[derive(Debug)]
-pub(super) struct Sweeps {
-    stages: usize,
-    needs: Vec<u64>,
-}
-
-impl Sweeps {
-    fn new(chain: &Chain) -> Self {
-        let stages = chain.stages();
-        let mut needs = Vec::with_capacity(stages * stages.saturating_sub(1) / 2);
-        for first in 0..stages {
-            // To the end of the chain no gradient waits: a cell that ends before it adds its own.
-            let sweeps = chain.sweeps(first, stages).map(|(_, need)| need);
-            needs.extend(sweeps.chain(std::iter::repeat(NEVER)).take(stages - first - 1));
-        }
-        Self { stages, needs }
-    }
-
-    /// Where the sweeps from `first` are, the shortest first, in a list of all of them.
-    pub(super) fn from(&self, first: usize) -> Range<usize> {
-        let start = first * (2 * self.stages - first - 1) / 2;
-        start..start + self.stages - first - 1
-    }
-
-    /// The needs of the sweeps from `first`, the shortest first: they never fall.
-    pub(super) fn needs(&self, first: usize) -> &[u64] {
-        &self.needs[self.from(first)]
     }
 }
 

@@ -60,7 +60,7 @@ impl Outlines<'_> {
             (Choice::Sweep(middle), left) => {
                 let after = self.cell(middle, end, left)?;
                 let before = self.cell(first, middle, room)?;
-                let sweep = self.problem.layout().sweeps.needs(first)[middle - first - 1];
+                let sweep = self.problem.sweeps.needs(first)[middle - first - 1];
                 let parts = after.overhead.saturating_add(before.overhead);
                 let held = after.need.saturating_add(chain.boundary[middle]);
                 let actions = after.actions.saturating_add(before.actions);

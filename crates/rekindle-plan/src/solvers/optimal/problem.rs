@@ -6,12 +6,14 @@ use super::cells::Cells;
 use super::chain::{Chain, NEVER};
 use super::layout::Layout;
 use super::smallest;
+use super::sweeps::Sweeps;
 
 /// What every way of solving starts from.
 #[derive(Debug)]
 pub(super) struct Problem {
     pub(super) chain: Chain,
     pub(super) cells: Cells,
+    pub(super) sweeps: Sweeps,
     /// The least room of each cell, by its number, exactly.
     pub(super) rooms: Vec<u64>,
     layout: OnceLock<Layout>,
@@ -20,8 +22,9 @@ pub(super) struct Problem {
 impl Problem {
     pub(super) fn new(chain: Chain) -> Self {
         let cells = Cells::new(&chain);
-        let rooms = smallest::rooms(&chain, &cells);
-        Self { chain, cells, rooms, layout: OnceLock::new() }
+        let sweeps = Sweeps::new(&chain);
+        let rooms = smallest::rooms(&chain, &cells, &sweeps);
+        Self { chain, cells, sweeps, rooms, layout: OnceLock::new() }
     }
 
     /// What all grids of the chain have in common.
