@@ -11,7 +11,7 @@ use super::places::Places;
 use super::problem::Problem;
 use super::series::{Series, Task};
 use super::{GROUPS, MOST_STAGES, alike, deadline, finish, too_large, too_small, whole};
-use crate::{Action, Bytes, Nanos, Plan, Profile, Request, SolveError};
+use crate::{Action, Bytes, Nanos, Plan, Profile, Request, SolveError, simulate};
 
 /// A budget at which the cheapest time falls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,11 +160,9 @@ impl Frontier {
         let room = budget_bytes.get().checked_sub(self.chain.boundary[0]);
         let found = room.and_then(|room| Some((room, self.best(budget_bytes, room)?)));
         match found {
-            Some((_, Found { source: Source::Again, .. })) => {
-                super::solve(profile, &Request::new(budget_bytes))
-            }
             Some((room, found)) => {
-                finish(profile, budget_bytes, self.actions(found.source), self.bound(budget_bytes, room))
+                let actions = self.actions(profile, found.source);
+                finish(profile, budget_bytes, actions, self.bound(budget_bytes, room))
             }
             // A very long chain was solved in groups, which do not know the smallest budgets.
             None if self.views.iter().all(|view| !view.whole) => {
@@ -194,12 +192,12 @@ impl Frontier {
         Some(Found { need: room, overhead, source: Source::Places { room } })
     }
 
-    fn actions(&self, source: Source) -> Option<Vec<Action>> {
+    fn actions(&self, profile: &Profile, source: Source) -> Option<Vec<Action>> {
         match source {
             Source::StoreAll => choice::store_all(&self.chain),
             Source::View { view, grid, room } => self.views.get(view)?.actions(grid, room),
             Source::Places { room } => self.places.as_ref()?.actions(room),
-            Source::Again => None,
+            Source::Again { room } => self.solved_again(profile, room).ok().map(|plan| plan.actions),
         }
     }
 
@@ -247,7 +245,8 @@ impl Frontier {
             let exact =
                 self.views.iter().enumerate().filter(|(_, view)| matches!(view.solved, Solved::Exactly(_)));
             let exact = exact.filter_map(|(index, view)| view.found(index, look.room));
-            let found = exact.chain(self.moved(look.room));
+            let moved = self.moved(look.room).and_then(|found| self.simulated(profile, found));
+            let found = exact.chain(moved);
             all.extend(found.map(|found| (found, self.knapsack.bound(found.need))));
         }
         if self.views.iter().all(|view| !view.whole) {
@@ -258,11 +257,18 @@ impl Frontier {
         all
     }
 
+    /// A plan with the room and the time that the simulator counts: labels that were left out say more than it takes.
+    fn simulated(&self, profile: &Profile, found: Found) -> Option<Found> {
+        let simulation = simulate(profile, &self.actions(profile, found.source)?).ok()?;
+        let need = simulation.peak_bytes.get().saturating_sub(self.chain.boundary[0]).min(found.need);
+        let overhead = simulation.step_ns.get().saturating_sub(self.chain.base);
+        Some(Found { need, overhead, ..found })
+    }
+
     /// What a very long chain takes where groups of stages do not fit, or hardly.
     fn below_groups(&self, profile: &Profile) -> Vec<(Found, u64)> {
         let input = self.chain.boundary[0];
-        let solve = |room: u64| super::solve(profile, &Request::new(Bytes::new(room.saturating_add(input))));
-        let smallest = match solve(0) {
+        let smallest = match self.solved_again(profile, 0) {
             Err(SolveError::BudgetTooSmall { smallest_bytes, .. }) => {
                 smallest_bytes.get().saturating_sub(input)
             }
@@ -270,14 +276,19 @@ impl Frontier {
         };
         let least = self.views.iter().map(|view| view.problem.whole_room()).min().unwrap_or(0);
         let rooms = std::iter::successors(Some(smallest.max(1)), |room| room.checked_mul(2));
-        let plans =
-            rooms.take_while(|room| *room <= least.saturating_mul(2)).filter_map(|room| solve(room).ok());
-        let found = plans.map(|plan| {
+        let rooms = rooms.take_while(|room| *room <= least.saturating_mul(2));
+        let found = rooms.filter_map(|room| {
+            let plan = self.solved_again(profile, room).ok()?;
             let need = plan.predicted.peak_bytes.get().saturating_sub(input);
             let overhead = plan.predicted.step_ns.get().saturating_sub(self.chain.base);
-            (Found { need, overhead, source: Source::Again }, self.knapsack.bound(need))
+            Some((Found { need, overhead, source: Source::Again { room } }, self.knapsack.bound(need)))
         });
         found.collect()
+    }
+
+    /// What `solve` finds for a room.
+    fn solved_again(&self, profile: &Profile, room: u64) -> Result<Plan, SolveError> {
+        super::solve(profile, &Request::new(Bytes::new(room.saturating_add(self.chain.boundary[0]))))
     }
 
     /// Keeps the points at which the time falls.
@@ -314,8 +325,9 @@ impl View {
         }
         match &self.solved {
             Solved::Exactly(stairs) => {
-                let overhead = exact::at(stairs.of(problem, 0, problem.chain.stages()), room)?;
-                Some(Found { need: room, overhead, source: Source::View { view: index, grid: 0, room } })
+                let step = exact::step_at(stairs.of(problem, 0, problem.chain.stages()), room)?;
+                let source = Source::View { view: index, grid: 0, room: step.room };
+                Some(Found { need: step.room, overhead: step.overhead, source })
             }
             Solved::OnGrids(series) => series.plan(problem, room),
         }

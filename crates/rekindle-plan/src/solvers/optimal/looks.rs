@@ -21,8 +21,10 @@ pub(super) enum Source {
     Places {
         room: u64,
     },
-    /// A very long chain where groups hardly fit: it is solved once more.
-    Again,
+    /// A very long chain where groups hardly fit: it is solved once more, for a room.
+    Again {
+        room: u64,
+    },
 }
 
 /// A plan that was found, not yet written down.
