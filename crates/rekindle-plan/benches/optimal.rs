@@ -4,7 +4,7 @@
 mod random_chain;
 
 use divan::Bencher;
-use random_chain::{equal_blocks, random_chain};
+use random_chain::{equal_blocks, gpt_in_parts, random_chain};
 use rekindle_plan::solvers::optimal;
 use rekindle_plan::{Bytes, Plan, Profile, Request, Rule};
 
@@ -38,5 +38,17 @@ fn a_thousand_equal_blocks(bencher: Bencher, percent: u64) {
 #[divan::bench(args = [24, 100], sample_count = 5)]
 fn frontier(bencher: Bencher, stages: usize) {
     let profile = random_chain(stages, 7);
+    bencher.bench(|| optimal::frontier(&profile, &Request::default()));
+}
+
+#[divan::bench(sample_count = 10)]
+fn frontier_of_a_thousand_equal_blocks(bencher: Bencher) {
+    let profile = equal_blocks(1_000);
+    bencher.bench(|| optimal::frontier(&profile, &Request::default()));
+}
+
+#[divan::bench(sample_count = 10)]
+fn frontier_of_a_gpt_in_parts(bencher: Bencher) {
+    let profile = gpt_in_parts(24);
     bencher.bench(|| optimal::frontier(&profile, &Request::default()));
 }

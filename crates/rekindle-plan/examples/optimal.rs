@@ -8,7 +8,7 @@ mod random_chain;
 
 use std::time::{Duration, Instant};
 
-use random_chain::{equal_blocks, random_chain};
+use random_chain::{equal_blocks, gpt_in_parts, random_chain};
 use rekindle_plan::solvers::optimal;
 use rekindle_plan::{Bytes, Plan, Profile, Request, Rule};
 
@@ -19,6 +19,7 @@ fn main() {
         run(&random_chain(length, 7));
     }
     run(&equal_blocks(1_000));
+    run(&gpt_in_parts(24));
 }
 
 fn run(profile: &Profile) {

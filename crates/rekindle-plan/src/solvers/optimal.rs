@@ -21,20 +21,25 @@ mod chain;
 mod choice;
 mod exact;
 mod frontier;
-
 mod grid;
 mod knapsack;
+mod layout;
+mod looks;
+mod outline;
 mod places;
 mod problem;
 mod refine;
 mod scale;
+mod series;
 mod smallest;
+mod sweeps;
 
 use std::time::Instant;
 
 pub use frontier::{Frontier, FrontierPoint};
 
 use chain::Chain;
+use knapsack::Knapsack;
 use refine::Search;
 
 use crate::{Action, Bytes, Nanos, Plan, Profile, Request, SolveError, Status};
@@ -93,7 +98,7 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
     let moved = room.and_then(|room| places.overhead(room).zip(places.actions(room)));
     let bound = match (&moved, places.thinned) {
         (Some((overhead, _)), false) => *overhead,
-        _ => knapsack::bound(&chain, room.unwrap_or(0)),
+        _ => Knapsack::new(&chain).bound(room.unwrap_or(0)),
     };
     if moved.is_none()
         && let Err(error) = on_device

@@ -21,7 +21,7 @@ pub(super) struct Cells {
 
 impl Cells {
     /// How many numbers a chain of this length takes.
-    pub(super) fn table_size(stages: usize) -> usize {
+    fn table_size(stages: usize) -> usize {
         stages.saturating_mul(stages + 1) / 2
     }
 
@@ -53,6 +53,11 @@ impl Cells {
         self.firsts.len()
     }
 
+    /// How many stages each different cell has.
+    pub(super) fn lengths(&self) -> impl Iterator<Item = u32> {
+        self.firsts.iter().map(|(first, end)| end - first)
+    }
+
     /// The number of a cell.
     pub(super) fn number(&self, first: usize, end: usize) -> usize {
         self.row(first)[end - first - 1] as usize
@@ -64,16 +69,24 @@ impl Cells {
         &self.numbers[start..start + self.stages - first]
     }
 
-    /// Whether the cell is the first of its number.
-    pub(super) fn is_first(&self, first: usize, end: usize) -> bool {
-        self.firsts[self.number(first, end)] == (first as u32, end as u32)
+    /// The first stages of the different cells that end at each boundary but the first, the last stage first.
+    pub(super) fn columns(&self) -> Vec<Vec<u32>> {
+        let mut columns = vec![Vec::new(); self.stages];
+        for (first, end) in self.firsts.iter().rev() {
+            columns[*end as usize - 1].push(*first);
+        }
+        columns
+    }
+
+    /// Whether some cells are the same as others.
+    pub(super) fn repeat(&self) -> bool {
+        self.count() < Self::table_size(self.stages)
     }
 
     /// The different cells in an order in which every part of a cell comes before it.
-    pub(super) fn parts_first(&self) -> impl Iterator<Item = (usize, usize)> {
-        (1..=self.stages).flat_map(move |end| {
-            (0..end).rev().filter(move |first| self.is_first(*first, end)).map(move |first| (first, end))
-        })
+    pub(super) fn parts_first(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let columns = (1..).zip(self.columns());
+        columns.flat_map(|(end, firsts)| firsts.into_iter().map(move |first| (first as usize, end)))
     }
 }
 

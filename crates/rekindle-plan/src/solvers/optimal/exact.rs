@@ -110,8 +110,13 @@ impl Staircases {
 
 /// The overhead a staircase has at a room; `None` below its first step.
 pub(super) fn at(stairs: &[Step], room: u64) -> Option<u64> {
+    step_at(stairs, room).map(|step| step.overhead)
+}
+
+/// The last step of a staircase within a room.
+pub(super) fn step_at(stairs: &[Step], room: u64) -> Option<&Step> {
     let steps = stairs.partition_point(|step| step.room <= room);
-    stairs.get(steps.checked_sub(1)?).map(|step| step.overhead)
+    stairs.get(steps.checked_sub(1)?)
 }
 
 /// The steps of `after` shifted by `shift`, plus `before` at the same room, plus `fixed`, from `floor` to `most`.

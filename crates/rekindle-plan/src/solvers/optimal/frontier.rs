@@ -5,10 +5,12 @@ use std::time::Instant;
 use super::chain::Chain;
 use super::choice;
 use super::exact::{self, Staircases};
-use super::grid::Grid;
+use super::knapsack::Knapsack;
+use super::looks::{Found, Looks, Source};
 use super::places::Places;
 use super::problem::Problem;
-use super::{GROUPS, MOST_STAGES, alike, deadline, finish, knapsack, refine, too_large, too_small, whole};
+use super::series::{Series, Task};
+use super::{GROUPS, MOST_STAGES, alike, deadline, finish, too_large, too_small, whole};
 use crate::{Action, Bytes, Nanos, Plan, Profile, Request, SolveError, simulate};
 
 /// A budget at which the cheapest time falls.
@@ -48,7 +50,10 @@ pub struct FrontierPoint {
 #[derive(Debug)]
 pub struct Frontier {
     points: Vec<FrontierPoint>,
+    /// Where the plan of each point is read from.
+    sources: Vec<Source>,
     chain: Chain,
+    knapsack: Knapsack,
     views: Vec<View>,
     places: Option<Places>,
 }
@@ -66,59 +71,69 @@ struct View {
 #[derive(Debug)]
 enum Solved {
     Exactly(Staircases),
-    /// Grids for smaller and smaller rooms, each with the room it is for.
-    OnGrids(Vec<(u64, Grid)>),
+    OnGrids(Series),
 }
 
-/// Each grid is for rooms a fourth of the one before it: where there is less room, sizes matter more.
-const RATIO: u64 = 4;
-
-/// A room is looked at about so often before it is twice as large.
-const LOOKS: u64 = 20;
-
-/// How many times their least room groups of stages must have for single stages not to be asked.
-const SPARE: u64 = 4;
-
-/// The most different cells that are solved beside groups of stages.
-const MOST_CELLS: usize = 20_000;
+/// Chains that repeat are taken in groups first when a chunk of single stages takes so many sums.
+const MANY_SUMS: u64 = 400_000;
 
 impl Frontier {
     pub(super) fn new(profile: &Profile, request: &Request) -> Result<Self, SolveError> {
         let chain = Chain::new(profile);
-        let until = deadline(request);
-        let stages = chain.stages();
-        let mut views: Vec<View> = Vec::new();
-        if stages > MOST_STAGES || (stages > GROUPS && alike(&chain)) {
-            let problem = Problem::new(chain.grouped(stages.div_ceil(GROUPS)));
-            let solved = Solved::OnGrids(grids(&problem, &chain, chain.store_all_room(), until));
-            views.push(View { problem, solved, whole: false });
-        }
-        if stages <= MOST_STAGES {
-            let problem = whole(chain.clone())?;
-            // Beside groups, single stages are only asked where groups have little room.
-            let most = views.first().map(|groups| groups.least_room().saturating_mul(SPARE));
-            let most = most.unwrap_or(u64::MAX).min(chain.store_all_room());
-            let solved = match Staircases::new(&problem, chain.store_all_room()) {
-                Some(stairs) => Solved::Exactly(stairs),
-                None if views.is_empty() || problem.cells.count() <= MOST_CELLS => {
-                    Solved::OnGrids(grids(&problem, &chain, most, until))
-                }
-                None => Solved::OnGrids(Vec::new()),
-            };
-            views.push(View { problem, solved, whole: true });
-        }
-        let places = Places::of(profile, &chain, chain.store_all_room());
-        let mut frontier = Self { points: Vec::new(), chain, views, places };
-        frontier.least_room().ok_or_else(|| too_large(stages))?;
-        frontier.points = frontier.find_points(profile);
+        let mut frontier = Self {
+            points: Vec::new(),
+            sources: Vec::new(),
+            knapsack: Knapsack::new(&chain),
+            places: Places::of(profile, &chain, chain.store_all_room()),
+            views: Vec::new(),
+            chain,
+        };
+        let looks = frontier.solve(request)?;
+        let found = frontier.exactly().unwrap_or_else(|| frontier.at_looks(profile, &looks));
+        frontier.set_points(found);
         Ok(frontier)
     }
 
-    /// The least room of any view.
-    fn least_room(&self) -> Option<u64> {
-        let least =
-            self.views.iter().map(|view| view.problem.least_room(0, view.problem.chain.stages())).min();
-        least.filter(|room| room.checked_add(self.chain.boundary[0]).is_some())
+    /// Solves the chain in groups, in single stages or in both, and looks at rooms meanwhile.
+    fn solve(&mut self, request: &Request) -> Result<Looks, SolveError> {
+        let stages = self.chain.stages();
+        let single = if stages <= MOST_STAGES { Some(whole(self.chain.clone())?) } else { None };
+        let stairs =
+            single.as_ref().and_then(|problem| Staircases::new(problem, self.chain.store_all_room()));
+        let many = single.as_ref().is_none_or(|problem| problem.sums() > MANY_SUMS && stages > GROUPS);
+        let in_groups = stairs.is_none() && many && (single.is_none() || alike(&self.chain));
+        // Smaller groups for smaller rooms.
+        let sizes =
+            if in_groups { vec![stages.div_ceil(GROUPS), stages.div_ceil(2 * GROUPS)] } else { Vec::new() };
+        let groups: Vec<_> = sizes.iter().map(|size| Problem::new(self.chain.grouped(*size))).collect();
+
+        let least = single.iter().chain(&groups).map(Problem::whole_room).min();
+        let least = least.filter(|room| room.checked_add(self.chain.boundary[0]).is_some());
+        let least = least.ok_or_else(|| too_large(stages))?;
+        let moved = self.places.as_ref().and_then(Places::least_budget);
+        let moved = moved.map_or(least, |budget| budget.get().saturating_sub(self.chain.boundary[0]));
+        let mut looks = Looks::new(&self.chain, &self.knapsack, least.min(moved), request.gap);
+
+        let until = deadline(request);
+        for problem in groups {
+            let series = self.series(&problem, false, &mut looks, until);
+            self.views.push(View { problem, solved: Solved::OnGrids(series), whole: false });
+        }
+        if let Some(problem) = single {
+            let solved = match stairs {
+                Some(stairs) => Solved::Exactly(stairs),
+                None => Solved::OnGrids(self.series(&problem, true, &mut looks, until)),
+            };
+            self.views.push(View { problem, solved, whole: true });
+        }
+        Ok(looks)
+    }
+
+    fn series(&self, problem: &Problem, whole: bool, looks: &mut Looks, until: Instant) -> Series {
+        let Self { chain, knapsack, .. } = self;
+        // Nor does it hold where boundaries are moved.
+        let proves = whole && self.places.is_none();
+        Series::new(Task { problem, chain, knapsack, view: self.views.len(), proves, until }, looks)
     }
 
     /// The budgets at which the time falls, smallest first: from the smallest there is a plan for to the one from which
@@ -129,19 +144,26 @@ impl Frontier {
 
     /// The last point within a budget; `None` when the budget is below all of them.
     pub fn at(&self, budget_bytes: Bytes) -> Option<&FrontierPoint> {
-        let within = self.points.partition_point(|point| point.budget_bytes <= budget_bytes);
-        self.points.get(within.checked_sub(1)?)
+        self.points.get(self.within(budget_bytes).checked_sub(1)?)
     }
 
-    /// The plan at a budget. Nothing is solved again.
+    /// How many points are within a budget.
+    fn within(&self, budget_bytes: Bytes) -> usize {
+        self.points.partition_point(|point| point.budget_bytes <= budget_bytes)
+    }
+
+    /// The plan at a budget, at least as fast as the last point within it. Nothing is solved again.
     ///
     /// # Errors
     /// When the budget is below the smallest there is a plan for.
     pub fn plan(&self, profile: &Profile, budget_bytes: Bytes) -> Result<Plan, SolveError> {
         let room = budget_bytes.get().checked_sub(self.chain.boundary[0]);
-        let found = room.and_then(|room| Some((room, self.actions(room)?)));
+        let found = room.and_then(|room| Some((room, self.best(budget_bytes, room)?)));
         match found {
-            Some((room, actions)) => finish(profile, budget_bytes, Some(actions), self.bound(room)),
+            Some((room, found)) => {
+                let actions = self.actions(profile, found.source);
+                finish(profile, budget_bytes, actions, self.bound(budget_bytes, room))
+            }
             // A very long chain was solved in groups, which do not know the smallest budgets.
             None if self.views.iter().all(|view| !view.whole) => {
                 super::solve(profile, &Request::new(budget_bytes))
@@ -150,138 +172,175 @@ impl Frontier {
         }
     }
 
-    /// The fastest plan known for a room.
-    fn actions(&self, room: u64) -> Option<Vec<Action>> {
-        if room >= self.chain.store_all_room() {
-            return choice::store_all(&self.chain);
+    /// The fastest plan known for a room: that of the last point, unless more room than that gives a faster one.
+    fn best(&self, budget_bytes: Bytes, room: u64) -> Option<Found> {
+        let last = self.within(budget_bytes).checked_sub(1);
+        let point = last.map(|last| Found {
+            need: self.points[last].budget_bytes.get().saturating_sub(self.chain.boundary[0]),
+            overhead: self.points[last].step_ns.get().saturating_sub(self.chain.base),
+            source: self.sources[last],
+        });
+        // Groups come first; where single stages were solved, they find more.
+        let mut views = self.views.iter().enumerate().rev();
+        let view = views.find_map(|(index, view)| view.found(index, room));
+        point.into_iter().chain(view).chain(self.moved(room)).reduce(|best, other| other.better(Some(best)))
+    }
+
+    /// The plan with boundaries moved in a room.
+    fn moved(&self, room: u64) -> Option<Found> {
+        let overhead = self.places.as_ref()?.overhead(room)?;
+        Some(Found { need: room, overhead, source: Source::Places { room } })
+    }
+
+    fn actions(&self, profile: &Profile, source: Source) -> Option<Vec<Action>> {
+        match source {
+            Source::StoreAll => choice::store_all(&self.chain),
+            Source::View { view, grid, room } => self.views.get(view)?.actions(grid, room),
+            Source::Places { room } => self.places.as_ref()?.actions(room),
+            Source::Again { room } => self.solved_again(profile, room).ok().map(|plan| plan.actions),
         }
-        let moved = self.places.as_ref().and_then(|places| places.overhead(room).zip(places.actions(room)));
-        // Groups come first; where they have room to spare, single stages would find little more.
-        let spare = self.views.first().is_some_and(|view| !view.whole && room / SPARE >= view.least_room());
-        let views = if spare { &self.views[..1] } else { &self.views[..] };
-        let plans = views.iter().flat_map(|view| view.plans(room)).chain(moved);
-        plans.min_by_key(|plan| plan.0).map(|plan| plan.1)
     }
 
     /// Overhead that no persistent plan within `room` can do without.
-    fn bound(&self, room: u64) -> u64 {
-        let least = knapsack::bound(&self.chain, room);
+    fn bound(&self, budget_bytes: Bytes, room: u64) -> u64 {
+        let least = self.knapsack.bound(room);
         match &self.places {
             None => {
                 let views = self.views.iter().filter(|view| view.whole).map(|view| view.bound(room));
-                views.fold(least, u64::max)
+                // What holds for more room holds for less.
+                let above = self.points.partition_point(|point| point.budget_bytes < budget_bytes);
+                let above = self.points.get(above).map(|point| point.lower_bound_ns.get());
+                let above = above.map_or(0, |bound| bound.saturating_sub(self.chain.base));
+                views.fold(least.max(above), u64::max)
             }
             Some(places) if places.thinned => least,
             Some(places) => places.overhead(room).unwrap_or(least),
         }
     }
 
-    fn find_points(&self, profile: &Profile) -> Vec<FrontierPoint> {
-        let most = self.chain.store_all_room();
-        if let Some(places) = self.places.as_ref().filter(|places| !places.thinned) {
-            let steps = places.steps().map(|(room, overhead)| self.point(room, overhead, overhead));
-            return falling(steps);
+    /// The points of a chain that was solved exactly, each with its bound.
+    fn exactly(&self) -> Option<Vec<(Found, u64)>> {
+        if let Some(places) = &self.places {
+            let step = |(room, overhead)| {
+                (Found { need: room, overhead, source: Source::Places { room } }, overhead)
+            };
+            return (!places.thinned).then(|| places.steps().map(step).collect());
         }
-        for view in self.views.iter().filter(|_| self.places.is_none()) {
-            if let Solved::Exactly(stairs) = &view.solved {
-                let steps = stairs.of(&view.problem, 0, view.problem.chain.stages());
-                return steps
-                    .iter()
-                    .map(|step| self.point(step.room, step.overhead, step.overhead))
-                    .collect();
-            }
-        }
-        let moved = self.places.as_ref().and_then(Places::least_budget);
-        let moved = moved.map(|budget| budget.get() - self.chain.boundary[0]);
-        let least = self.least_room().into_iter().chain(moved).min().unwrap_or(most);
-        let mut found = Vec::new();
-        let mut room = least;
-        while room < most {
-            let actions = self.actions(room);
-            if let Some(simulation) = actions.and_then(|actions| simulate(profile, &actions).ok()) {
-                let needed = simulation.peak_bytes.get().saturating_sub(self.chain.boundary[0]);
-                let overhead = simulation.step_ns.get().saturating_sub(self.chain.base);
-                found.push((needed.min(room), overhead));
-            }
-            room = room.saturating_add((room / LOOKS).max(1));
-        }
-        if self.views.iter().all(|view| !view.whole) {
-            found.extend(self.below_groups(profile, least));
-        }
-        found.push((most, 0));
-        found.sort_unstable();
-        let points = found.into_iter().map(|(room, overhead)| self.point(room, overhead, self.bound(room)));
-        let mut points = falling(points);
-        // A bound for more room holds for less.
-        let mut bound = Nanos::ZERO;
-        for point in points.iter_mut().rev() {
-            bound = bound.max(point.lower_bound_ns).min(point.step_ns);
-            point.lower_bound_ns = bound;
-        }
-        points
+        self.views.iter().enumerate().find_map(|(index, view)| {
+            let Solved::Exactly(stairs) = &view.solved else { return None };
+            let steps = stairs.of(&view.problem, 0, view.problem.chain.stages());
+            let step = |step: &exact::Step| {
+                let source = Source::View { view: index, grid: 0, room: step.room };
+                (Found { need: step.room, overhead: step.overhead, source }, step.overhead)
+            };
+            Some(steps.iter().map(step).collect())
+        })
     }
 
-    /// Rooms and overheads of a very long chain where groups of stages do not fit, or hardly.
-    fn below_groups(&self, profile: &Profile, least: u64) -> Vec<(u64, u64)> {
+    /// What was found at the rooms that were looked at, each with its bound.
+    fn at_looks(&self, profile: &Profile, looks: &Looks) -> Vec<(Found, u64)> {
+        let mut all: Vec<_> = looks.list.iter().filter_map(|look| Some((look.found?, look.bound))).collect();
+        for look in &looks.list {
+            // Staircases beside places, and places themselves, are asked here for the first time.
+            let exact =
+                self.views.iter().enumerate().filter(|(_, view)| matches!(view.solved, Solved::Exactly(_)));
+            let exact = exact.filter_map(|(index, view)| view.found(index, look.room));
+            let moved = self.moved(look.room).and_then(|found| self.simulated(profile, found));
+            let found = exact.chain(moved);
+            all.extend(found.map(|found| (found, self.knapsack.bound(found.need))));
+        }
+        if self.views.iter().all(|view| !view.whole) {
+            all.extend(self.below_groups(profile));
+        }
+        let everything = self.chain.store_all_room();
+        all.push((Found { need: everything, overhead: 0, source: Source::StoreAll }, 0));
+        all
+    }
+
+    /// A plan with the room and the time that the simulator counts: labels that were left out say more than it takes.
+    fn simulated(&self, profile: &Profile, found: Found) -> Option<Found> {
+        let simulation = simulate(profile, &self.actions(profile, found.source)?).ok()?;
+        let need = simulation.peak_bytes.get().saturating_sub(self.chain.boundary[0]).min(found.need);
+        let overhead = simulation.step_ns.get().saturating_sub(self.chain.base);
+        Some(Found { need, overhead, ..found })
+    }
+
+    /// What a very long chain takes where groups of stages do not fit, or hardly.
+    fn below_groups(&self, profile: &Profile) -> Vec<(Found, u64)> {
         let input = self.chain.boundary[0];
-        let solve = |room: u64| super::solve(profile, &Request::new(Bytes::new(room.saturating_add(input))));
-        let smallest = match solve(0) {
+        let smallest = match self.solved_again(profile, 0) {
             Err(SolveError::BudgetTooSmall { smallest_bytes, .. }) => {
                 smallest_bytes.get().saturating_sub(input)
             }
             _ => return Vec::new(),
         };
+        let least = self.views.iter().map(|view| view.problem.whole_room()).min().unwrap_or(0);
         let rooms = std::iter::successors(Some(smallest.max(1)), |room| room.checked_mul(2));
-        let plans =
-            rooms.take_while(|room| *room <= least.saturating_mul(2)).filter_map(|room| solve(room).ok());
-        let known = plans.map(|plan| {
-            let needed = plan.predicted.peak_bytes.get().saturating_sub(input);
-            (needed, plan.predicted.step_ns.get().saturating_sub(self.chain.base))
+        let rooms = rooms.take_while(|room| *room <= least.saturating_mul(2));
+        let found = rooms.filter_map(|room| {
+            let plan = self.solved_again(profile, room).ok()?;
+            let need = plan.predicted.peak_bytes.get().saturating_sub(input);
+            let overhead = plan.predicted.step_ns.get().saturating_sub(self.chain.base);
+            Some((Found { need, overhead, source: Source::Again { room } }, self.knapsack.bound(need)))
         });
-        known.collect()
+        found.collect()
     }
 
-    fn point(&self, room: u64, overhead: u64, bound: u64) -> FrontierPoint {
-        let time = |overhead: u64| Nanos::new(self.chain.base.saturating_add(overhead));
-        FrontierPoint {
-            budget_bytes: Bytes::new(room.saturating_add(self.chain.boundary[0])),
-            step_ns: time(overhead),
-            lower_bound_ns: time(bound.min(overhead)),
-        }
+    /// What `solve` finds for a room.
+    fn solved_again(&self, profile: &Profile, room: u64) -> Result<Plan, SolveError> {
+        super::solve(profile, &Request::new(Bytes::new(room.saturating_add(self.chain.boundary[0]))))
     }
-}
 
-/// The points at which the time falls.
-fn falling(points: impl Iterator<Item = FrontierPoint>) -> Vec<FrontierPoint> {
-    let mut falling: Vec<FrontierPoint> = Vec::new();
-    for point in points {
-        if falling.last().is_none_or(|last| point.step_ns < last.step_ns) {
-            falling.push(point);
+    /// Keeps the points at which the time falls.
+    fn set_points(&mut self, mut all: Vec<(Found, u64)>) {
+        all.sort_by_key(|(found, _)| (found.need, found.overhead));
+        // A bound for more room holds for less, whether the time falls there or not.
+        let mut highest = 0;
+        for (_, bound) in all.iter_mut().rev() {
+            highest = highest.max(*bound);
+            *bound = highest;
+        }
+        let mut fastest = u64::MAX;
+        for (found, bound) in all {
+            if found.overhead < fastest {
+                fastest = found.overhead;
+                let time = |overhead: u64| Nanos::new(self.chain.base.saturating_add(overhead));
+                self.points.push(FrontierPoint {
+                    budget_bytes: Bytes::new(found.need.saturating_add(self.chain.boundary[0])),
+                    step_ns: time(found.overhead),
+                    lower_bound_ns: time(bound.min(found.overhead)),
+                });
+                self.sources.push(found.source);
+            }
         }
     }
-    falling
 }
 
 impl View {
-    fn least_room(&self) -> u64 {
-        self.problem.least_room(0, self.problem.chain.stages())
-    }
-
-    /// The plans it leads to in a room, with their overheads.
-    fn plans(&self, room: u64) -> Vec<(u64, Vec<Action>)> {
+    /// The plan for a room.
+    fn found(&self, index: usize, room: u64) -> Option<Found> {
         let problem = &self.problem;
-        if room < self.least_room() {
-            return Vec::new();
+        if room < problem.whole_room() {
+            return None;
         }
         match &self.solved {
             Solved::Exactly(stairs) => {
-                let choose = |first, end, room| stairs.choose(problem, first, end, room);
-                let actions = choice::actions(&problem.chain, room, choose);
-                actions.map(|actions| (self.bound(room), actions)).into_iter().collect()
+                let step = exact::step_at(stairs.of(problem, 0, problem.chain.stages()), room)?;
+                let source = Source::View { view: index, grid: 0, room: step.room };
+                Some(Found { need: step.room, overhead: step.overhead, source })
             }
-            Solved::OnGrids(grids) => {
-                near(grids, room).filter_map(|grid| refine::plan(problem, grid, room)).collect()
+            Solved::OnGrids(series) => series.plan(problem, room),
+        }
+    }
+
+    /// The actions of a plan that was found.
+    fn actions(&self, grid: usize, room: u64) -> Option<Vec<Action>> {
+        match &self.solved {
+            Solved::Exactly(stairs) => {
+                let choose = |first, end, room| stairs.choose(&self.problem, first, end, room);
+                choice::actions(&self.problem.chain, room, choose)
             }
+            Solved::OnGrids(series) => series.actions(&self.problem, grid, room),
         }
     }
 
@@ -291,34 +350,7 @@ impl View {
             Solved::Exactly(stairs) => {
                 exact::at(stairs.of(&self.problem, 0, self.problem.chain.stages()), room).unwrap_or(0)
             }
-            Solved::OnGrids(grids) => {
-                let bounds = near(grids, room).filter_map(|grid| grid.bound(&self.problem, room));
-                bounds.max().unwrap_or(0)
-            }
+            Solved::OnGrids(series) => series.bound(&self.problem, room),
         }
-    }
-}
-
-/// The two finest grids that know a room.
-fn near(grids: &[(u64, Grid)], room: u64) -> impl Iterator<Item = &Grid> {
-    grids.iter().rev().filter(move |(most, _)| *most >= room).take(2).map(|(_, grid)| grid)
-}
-
-/// Grids for all rooms up to `most`, each finer for its own; fewer when time is up.
-fn grids(problem: &Problem, chain: &Chain, most: u64, until: Instant) -> Vec<(u64, Grid)> {
-    let least = problem.least_room(0, problem.chain.stages());
-    let mut room = most;
-    let mut grids: Vec<(u64, Grid)> = Vec::new();
-    loop {
-        let search = refine::Search::new(chain, room, crate::Gap::ZERO, until);
-        // The smallest room this grid is for has the largest overhead it must tell.
-        let smallest = (room / RATIO).max(least);
-        let grid = search.frontier_grid(problem, smallest, grids.is_empty());
-        let Some(grid) = grid else { return grids };
-        grids.push((room, grid));
-        if room / RATIO <= least {
-            return grids;
-        }
-        room /= RATIO;
     }
 }

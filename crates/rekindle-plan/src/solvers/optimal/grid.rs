@@ -5,15 +5,14 @@
 //! asks about a larger one, so chunks depend on earlier chunks only; and cells depend on cells that end no later. So
 //! threads take chunks in turn and each follows the one before it, column by column.
 
-use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use super::cells::Cells;
-use super::chain::NEVER;
+use super::chain::Chain;
 use super::choice::Choice;
+use super::layout::{Layout, Tile};
 use super::problem::Problem;
 use super::scale::Scale;
 
@@ -44,15 +43,19 @@ pub(super) struct Grid {
     slots: usize,
     /// Chunk by chunk, column by column.
     chunks: Vec<Vec<OnceLock<Column>>>,
-    /// Where a cell's rows are: its column, and which row there.
-    places: Vec<(u32, u32)>,
+    /// The units that each sweep takes.
+    units: Vec<u16>,
 }
 
 impl Grid {
     /// How many bytes a grid of `slots` takes.
     pub(super) fn bytes(problem: &Problem, slots: u64) -> u64 {
-        let chunks = slots / LANES as u64 + 1;
-        (problem.cells.count() as u64).saturating_mul(chunks).saturating_mul(size_of::<Row>() as u64)
+        Self::chunk_bytes(problem).saturating_mul(slots / LANES as u64 + 1)
+    }
+
+    /// How many bytes a chunk takes.
+    pub(super) fn chunk_bytes(problem: &Problem) -> u64 {
+        (problem.cells.count() as u64).saturating_mul(size_of::<Row>() as u64)
     }
 
     /// Solves every cell up to `slots`; `None` when it is not through by `deadline`.
@@ -61,17 +64,10 @@ impl Grid {
         let stages = problem.chain.stages();
         let empty = || (0..stages).map(|_| OnceLock::new()).collect::<Vec<_>>();
         let chunks: Vec<_> = (0..=slots / LANES).map(|_| empty()).collect();
-        let grid = Self { scale, slots, chunks, places: places(problem) };
-        let shifted = Shifted::new(problem, &grid.scale);
-        let solver = Solver {
-            problem,
-            grid: &grid,
-            tiles: tiles(problem, &shifted),
-            shifted,
-            sweeps: Sweeps::new(problem, &grid.scale),
-            late: AtomicBool::new(false),
-            deadline,
-        };
+        let units = units(&problem.chain, &scale);
+        let grid = Self { scale, slots, chunks, units };
+        let solver =
+            Solver { problem, layout: problem.layout(), grid: &grid, late: AtomicBool::new(false), deadline };
         let threads =
             std::thread::available_parallelism().map_or(1, usize::from).min(solver.grid.chunks.len());
         std::thread::scope(|scope| {
@@ -85,14 +81,19 @@ impl Grid {
         (!late).then_some(grid)
     }
 
-    /// A cell's overhead in units, in a room of so many slots.
-    fn at(&self, number: usize, slots: u64) -> u16 {
-        let slot = usize::try_from(slots).unwrap_or(usize::MAX).min(self.slots);
-        self.row(number, slot / LANES).map_or(NONE, |row| row.0[slot % LANES])
+    /// How many chunks it has.
+    pub(super) fn chunks(&self) -> u64 {
+        self.chunks.len() as u64
     }
 
-    fn row(&self, number: usize, chunk: usize) -> Option<&Row> {
-        let (column, row) = self.places[number];
+    /// A cell's overhead in units, in a room of so many slots.
+    fn at(&self, layout: &Layout, number: usize, slots: u64) -> u16 {
+        let slot = usize::try_from(slots).unwrap_or(usize::MAX).min(self.slots);
+        self.row(layout, number, slot / LANES).map_or(NONE, |row| row.0[slot % LANES])
+    }
+
+    fn row(&self, layout: &Layout, number: usize, chunk: usize) -> Option<&Row> {
+        let (column, row) = layout.places[number];
         self.chunks[chunk][column as usize].get()?.get(row as usize)
     }
 
@@ -100,14 +101,14 @@ impl Grid {
     pub(super) fn bound(&self, problem: &Problem, room: u64) -> Option<u64> {
         let slots = self.scale.slots_for_bound(room);
         let whole = problem.cells.number(0, problem.chain.stages());
-        let units = self.at(whole, slots);
+        let units = self.at(problem.layout(), whole, slots);
         (slots <= self.slots as u64).then_some(u64::from(units).saturating_mul(self.scale.unit))
     }
 
     /// Whether the overhead of every plan within `room` is too large for the grid's units.
     pub(super) fn overflows(&self, problem: &Problem, room: u64) -> bool {
         let whole = problem.cells.number(0, problem.chain.stages());
-        self.at(whole, self.scale.slots_for_bound(room)) == NONE
+        self.at(problem.layout(), whole, self.scale.slots_for_bound(room)) == NONE
     }
 
     /// What the cell should begin with in a room of so many bytes. The grid says what is fast; whether it fits is asked
@@ -119,192 +120,76 @@ impl Grid {
         end: usize,
         room: u64,
     ) -> Option<(Choice, u64)> {
-        let Problem { chain, cells, .. } = problem;
-        let guess = |first: usize, end: usize, room: u64| match first == end {
-            true => 0,
-            false => match self.at(cells.number(first, end), room / self.scale.slot) {
-                // Possible to the byte, but not on the grid: only when there is nothing else.
-                NONE => u64::from(NONE) * 4,
-                units => u64::from(units),
-            },
+        let (Problem { chain, cells, rooms, .. }, layout) = (problem, problem.layout());
+        let guess = |number: usize, room: u64| match self.at(layout, number, room / self.scale.slot) {
+            // Possible to the byte, but not on the grid: only when there is nothing else.
+            NONE => u64::from(NONE) * 4,
+            units => u64::from(units),
         };
+        // What the grid promises: whatever keeps it is taken.
+        let promise = guess(cells.number(first, end), room);
         let mut best: Option<(u64, Choice, u64)> = None;
         for (way, tape) in chain.tapes[first].iter().enumerate() {
             if room >= chain.tape_need(tape, end) {
                 let left = room - tape.bytes;
                 if left >= problem.least_room(first + 1, end) {
-                    let overhead = guess(first + 1, end, left) + tape.excess / self.scale.unit;
+                    let rest = if first + 1 < end { guess(cells.number(first + 1, end), left) } else { 0 };
+                    let overhead = rest + tape.excess / self.scale.unit;
                     if best.is_none_or(|best| overhead < best.0) {
                         best = Some((overhead, Choice::Tape(way), left));
                     }
                 }
             }
         }
-        for (middle, _) in chain.sweeps(first, end).take_while(|(_, need)| *need <= room) {
-            let forward = chain.forward(first, middle) / self.scale.unit;
-            if best.is_some_and(|best| forward >= best.0) {
+        let Some(within) = room.checked_sub(chain.waiting(end)) else { return choice_of(best) };
+        let needs = &problem.sweeps.needs(first)[..end - first - 1];
+        let befores = &cells.row(first)[..needs.partition_point(|need| *need <= within)];
+        let units = &self.units[problem.sweeps.from(first)];
+        for (middle, (before, forward)) in (first + 1..).zip(befores.iter().zip(units)) {
+            let (before, forward) = (*before as usize, u64::from(*forward));
+            if best.is_some_and(|best| best.0 <= promise.max(forward)) {
                 break;
             }
             let Some(left) = room.checked_sub(chain.boundary[middle]) else { continue };
-            if left < problem.least_room(middle, end) || room < problem.least_room(first, middle) {
+            let after = cells.number(middle, end);
+            if left < rooms[after] || room < rooms[before] {
                 continue;
             }
-            let overhead = guess(middle, end, left) + guess(first, middle, room) + forward;
+            let overhead = guess(after, left) + guess(before, room) + forward;
             if best.is_none_or(|best| overhead < best.0) {
                 best = Some((overhead, Choice::Sweep(middle), left));
             }
         }
-        best.map(|(_, choice, left)| (choice, left))
+        choice_of(best)
     }
 }
 
-fn places(problem: &Problem) -> Vec<(u32, u32)> {
-    let mut places = vec![(0, 0); problem.cells.count()];
-    let mut rows = vec![0; problem.chain.stages()];
-    for (first, end) in problem.cells.parts_first() {
-        places[problem.cells.number(first, end)] = (end as u32 - 1, rows[end - 1]);
-        rows[end - 1] += 1;
-    }
-    places
+fn choice_of(best: Option<(u64, Choice, u64)>) -> Option<(Choice, u64)> {
+    best.map(|(_, choice, left)| (choice, left))
 }
 
-/// Cells with their input paid: the same overheads, that many slots further. Numbered column by column, so that the
-/// cells that end at one boundary lie side by side.
-struct Shifted {
-    numbers: Vec<u32>,
-    count: usize,
-    /// The cells that are the first of their shifted number, column by column, the last stage first.
-    firsts: Vec<Vec<u32>>,
-}
-
-impl Shifted {
-    fn new(problem: &Problem, scale: &Scale) -> Self {
-        let Problem { chain, cells, .. } = problem;
-        let stages = chain.stages();
-        let mut numbers = Vec::with_capacity(stages * (stages + 1) / 2);
-        let mut firsts = vec![Vec::new(); stages];
-        // Nearly every cell is shifted by one amount only.
-        let mut usual: Vec<Option<(u32, u32)>> = vec![None; cells.count()];
-        let mut others: HashMap<(usize, u32), u32> = HashMap::new();
-        let mut count = 0;
-        for end in 1..=stages {
-            for first in 0..end {
-                let cell = cells.number(first, end);
-                let shift = scale.boundary_slots(chain.boundary[first]);
-                let known = match usual[cell] {
-                    Some((amount, number)) if amount == shift => Some(number),
-                    Some(_) => others.get(&(cell, shift)).copied(),
-                    None => None,
-                };
-                if known.is_none() {
-                    firsts[end - 1].push(first as u32);
-                }
-                numbers.push(known.unwrap_or_else(|| {
-                    match usual[cell] {
-                        None => usual[cell] = Some((shift, count)),
-                        Some(_) => {
-                            others.insert((cell, shift), count);
-                        }
-                    }
-                    count += 1;
-                    count - 1
-                }));
-            }
-        }
-        firsts.iter_mut().for_each(|column| column.reverse());
-        Self { numbers, count: count as usize, firsts }
+/// The units that sweeps from each stage to each later boundary take, rounded down.
+fn units(chain: &Chain, scale: &Scale) -> Vec<u16> {
+    // A long chain has many sweeps: boundaries are divided once, and sweeps are differences.
+    let parts = chain.forward_before.iter().map(|nanos| (nanos / scale.unit, nanos % scale.unit));
+    let parts: Vec<(u64, u64)> = parts.collect();
+    let mut units = Vec::with_capacity(chain.stages() * chain.stages().saturating_sub(1) / 2);
+    for (first, before) in parts[..chain.stages()].iter().enumerate() {
+        let to = |after: &(u64, u64)| {
+            let borrowed = u64::from(after.1 < before.1);
+            (after.0 - before.0 - borrowed).min(u64::from(u16::MAX)) as u16
+        };
+        units.extend(parts[first + 1..chain.stages()].iter().map(to));
     }
-
-    /// The numbers of the cells that end at `end`, by their first stage.
-    fn column(&self, end: usize) -> &[u32] {
-        &self.numbers[end * (end - 1) / 2..][..end]
-    }
-}
-
-/// Sweeps from each stage to each later boundary: the room they need, and the units they take.
-struct Sweeps {
-    stages: usize,
-    needs: Vec<u64>,
-    units: Vec<u16>,
-}
-
-impl Sweeps {
-    fn new(problem: &Problem, scale: &Scale) -> Self {
-        let chain = &problem.chain;
-        let stages = chain.stages();
-        let (mut needs, mut units) = (Vec::new(), Vec::new());
-        for first in 0..stages {
-            // To the end of the chain no gradient waits: a cell that ends before it adds its own.
-            let mut sweeps = chain.sweeps(first, stages);
-            for middle in first + 1..stages {
-                needs.push(sweeps.next().map_or(NEVER, |(_, need)| need));
-                units.push(scale.units(chain.forward(first, middle)));
-            }
-        }
-        Self { stages, needs, units }
-    }
-
-    /// The needs and units of the sweeps from `first`, the shortest first.
-    fn from(&self, first: usize) -> (&[u64], &[u16]) {
-        let start = first * (2 * self.stages - first - 1) / 2;
-        let length = self.stages - first - 1;
-        (&self.needs[start..][..length], &self.units[start..][..length])
-    }
+    units
 }
 
 struct Solver<'a> {
     problem: &'a Problem,
+    layout: &'a Layout,
     grid: &'a Grid,
-    tiles: Vec<Tile>,
-    shifted: Shifted,
-    sweeps: Sweeps,
     late: AtomicBool,
     deadline: Instant,
-}
-
-/// Neighbouring columns that are solved together: the rows that begin with one stage are read for all of them while they
-/// are in the cache.
-struct Tile {
-    ends: Range<usize>,
-    /// What is to be done, the last stage first.
-    tasks: Vec<Task>,
-}
-
-/// A cell that is the first of its number, of its shifted number, or of both.
-struct Task {
-    first: u32,
-    end: u32,
-    solve: bool,
-    shift: bool,
-}
-
-/// Columns of a tile: as many as fit into the second cache together.
-const COLUMNS: usize = 8;
-
-fn tiles(problem: &Problem, shifted: &Shifted) -> Vec<Tile> {
-    let stages = problem.chain.stages();
-    // Where cells repeat, a part of a cell may be known by a cell that begins earlier and ends in an earlier column:
-    // columns then come one by one. There are fewer cells, too.
-    let repeats = problem.cells.count() < Cells::table_size(stages);
-    let columns = if repeats { 1 } else { COLUMNS };
-    let tile = |start: usize| {
-        let ends = start..(start + columns).min(stages + 1);
-        let mut tasks = Vec::new();
-        for end in ends.clone() {
-            let mut shifts = shifted.firsts[end - 1].iter().copied().peekable();
-            for first in (0..end).rev() {
-                let solve = problem.cells.is_first(first, end);
-                let shift = shifts.next_if(|shift| *shift as usize == first).is_some();
-                if solve || shift {
-                    tasks.push(Task { first: first as u32, end: end as u32, solve, shift });
-                }
-            }
-        }
-        // Every part of a cell begins later, or begins with the same stage and ends earlier.
-        tasks.sort_by_key(|task| (std::cmp::Reverse(task.first), task.end));
-        Tile { ends, tasks }
-    };
-    (1..=stages).step_by(columns).map(tile).collect()
 }
 
 /// What a thread keeps of the chunk it is at.
@@ -326,11 +211,11 @@ impl Solver<'_> {
             index: 0,
             start: 0,
             rows: vec![Row::NONE; self.problem.cells.count()],
-            shifted: vec![Row::NONE; self.shifted.count],
+            shifted: vec![Row::NONE; self.layout.shifted.count],
         };
         for index in (thread..self.grid.chunks.len()).step_by(threads) {
             (chunk.index, chunk.start) = (index, index * LANES);
-            for tile in &self.tiles {
+            for tile in &self.layout.tiles {
                 if !self.wait_for_earlier(index, tile.ends.end - 1) {
                     return;
                 }
@@ -383,7 +268,7 @@ impl Solver<'_> {
     fn shift(&self, chunk: &mut Chunk, first: usize, end: usize) {
         let slots = self.grid.scale.boundary_slots(self.problem.chain.boundary[first]);
         let row = self.window(chunk, self.problem.cells.number(first, end), slots);
-        chunk.shifted[self.shifted.column(end)[first] as usize] = row;
+        chunk.shifted[self.layout.shifted.column(end)[first] as usize] = row;
     }
 
     /// A cell's row, `shift` slots further: lane `i` is the cell at the room of lane `i` less `shift`.
@@ -392,7 +277,7 @@ impl Solver<'_> {
         let Some(last) = (chunk.start + LANES - 1).checked_sub(shift as usize) else { return row };
         let source = |index: usize| match index == chunk.index {
             true => Some(&chunk.rows[number]),
-            false => self.grid.row(number, index),
+            false => self.grid.row(self.layout, number, index),
         };
         // The last lanes come from the chunk of `last`, the first ones from the chunk before it.
         let split = last % LANES + 1;
@@ -413,8 +298,10 @@ impl Solver<'_> {
             return row;
         }
         // Once nothing is recomputed, more room changes nothing.
-        let before =
-            chunk.index.checked_sub(1).and_then(|index| self.grid.row(cells.number(first, end), index));
+        let before = chunk
+            .index
+            .checked_sub(1)
+            .and_then(|index| self.grid.row(self.layout, cells.number(first, end), index));
         if before.is_some_and(|row| row.0[LANES - 1] == 0) {
             return Row::ZERO;
         }
@@ -434,7 +321,8 @@ impl Solver<'_> {
         if first + 1 == end {
             return row;
         }
-        let (needs, units) = self.sweeps.from(first);
+        let sweeps = &self.problem.sweeps;
+        let (needs, units) = (sweeps.needs(first), &self.grid.units[sweeps.from(first)]);
         let (needs, units) = (&needs[..end - first - 1], &units[..end - first - 1]);
         // Sweeps that every lane has room for, and those that some have.
         let within = |slot: usize| {
@@ -443,7 +331,7 @@ impl Solver<'_> {
         };
         let (full, some) = (within(chunk.start), within(chunk.start + LANES - 1));
         let before = cells.row(first);
-        let after = &self.shifted.column(end)[first + 1..];
+        let after = &self.layout.shifted.column(end)[first + 1..];
         let sums = |row: &mut Row, sweeps: Range<usize>| {
             arch.dispatch(LeastSum {
                 row,

@@ -7,40 +7,59 @@
 
 use super::chain::Chain;
 
-/// Overhead in nanoseconds that no plan within `room` can do without.
-pub(super) fn bound(chain: &Chain, room: u64) -> u64 {
-    let last = chain.stages() - 1;
-    let least = chain.tapes[last].iter().map(|tape| tape.backward_need).min().unwrap_or(0);
-    let mut left = room.saturating_sub(least);
-    let mut overhead = 0u64;
-    let mut bargains = Vec::new();
-    for stage in 0..last {
-        let again = chain.forward(stage, stage + 1);
-        let ways = chain.tapes[stage].iter().map(|tape| (tape.bytes, tape.excess));
-        let nothing = [(0, again)].into_iter().filter(|_| !chain.pinned(stage, stage + 1));
-        let hull = hull(nothing.chain(ways).collect());
-        if let Some((bytes, excess)) = hull.first() {
-            // A pinned stage is taped in any case.
-            left = left.saturating_sub(*bytes);
-            overhead = overhead.saturating_add(*excess);
+/// The knapsack of a chain, made once for every room.
+#[derive(Debug)]
+pub(super) struct Knapsack {
+    /// What is held in any case.
+    held: u64,
+    /// Overhead when nothing else is.
+    overhead: u64,
+    /// The best bargains first: the bytes they take and the overhead they save, each with all before it.
+    bargains: Vec<(u64, u64)>,
+}
+
+impl Knapsack {
+    pub(super) fn new(chain: &Chain) -> Self {
+        let last = chain.stages() - 1;
+        let mut held = chain.tapes[last].iter().map(|tape| tape.backward_need).min().unwrap_or(0);
+        let mut overhead = 0u64;
+        let mut bargains = Vec::new();
+        for stage in 0..last {
+            let again = chain.forward(stage, stage + 1);
+            let ways = chain.tapes[stage].iter().map(|tape| (tape.bytes, tape.excess));
+            let nothing = [(0, again)].into_iter().filter(|_| !chain.pinned(stage, stage + 1));
+            let hull = hull(nothing.chain(ways).collect());
+            if let Some((bytes, excess)) = hull.first() {
+                // A pinned stage is taped in any case.
+                held = held.saturating_add(*bytes);
+                overhead = overhead.saturating_add(*excess);
+            }
+            bargains.extend(hull.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[0].1 - pair[1].1)));
         }
-        bargains.extend(hull.windows(2).map(|pair| (pair[1].0 - pair[0].0, pair[0].1 - pair[1].1)));
-    }
-    // Most nanoseconds saved for a byte first; compared exactly.
-    bargains.sort_unstable_by(|left, right| {
-        (u128::from(right.1) * u128::from(left.0)).cmp(&(u128::from(left.1) * u128::from(right.0)))
-    });
-    for (bytes, saved) in bargains {
-        if bytes <= left {
-            left -= bytes;
-            overhead = overhead.saturating_sub(saved);
-        } else {
-            let part = u128::from(saved) * u128::from(left) / u128::from(bytes);
-            // A part of a bargain saves at most this much, rounded up.
-            return overhead.saturating_sub(part as u64 + 1);
+        // Most nanoseconds saved for a byte first; compared exactly.
+        bargains.sort_unstable_by(|left, right| {
+            (u128::from(right.1) * u128::from(left.0)).cmp(&(u128::from(left.1) * u128::from(right.0)))
+        });
+        let mut sum = (0u64, 0u64);
+        for bargain in &mut bargains {
+            sum = (sum.0.saturating_add(bargain.0), sum.1.saturating_add(bargain.1));
+            *bargain = sum;
         }
+        Self { held, overhead, bargains }
     }
-    overhead
+
+    /// Overhead in nanoseconds that no plan within `room` can do without.
+    pub(super) fn bound(&self, room: u64) -> u64 {
+        let left = room.saturating_sub(self.held);
+        let whole = self.bargains.partition_point(|(bytes, _)| *bytes <= left);
+        let before = whole.checked_sub(1).map_or((0, 0), |last| self.bargains[last]);
+        let overhead = self.overhead.saturating_sub(before.1);
+        let Some(next) = self.bargains.get(whole) else { return overhead };
+        let (bytes, saved) = (next.0 - before.0, next.1 - before.1);
+        // A part of a bargain saves at most this much, rounded up.
+        let part = u128::from(saved) * u128::from(left - before.0) / u128::from(bytes);
+        overhead.saturating_sub(part as u64 + 1)
+    }
 }
 
 /// The ways that a mixture of others does not beat: bytes rise, overhead falls, and each byte saves less than the one

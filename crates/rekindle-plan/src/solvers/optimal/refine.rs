@@ -1,22 +1,25 @@
 //! From a coarse grid to a fine one, until the plan and the bound are close enough.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::cells::Cells;
 use super::chain::Chain;
 use super::choice::{self, Choice};
 use super::exact::{self, Staircases};
 use super::grid::Grid;
-use super::knapsack;
+use super::knapsack::Knapsack;
 use super::problem::Problem;
-use super::scale::Scale;
+use super::scale::{Scale, Slots, greatest_common_divisor};
 use crate::{Action, Gap};
 
 /// The most memory a grid may take.
-const MOST_BYTES: u64 = 1_800 << 20;
+pub(super) const MOST_BYTES: u64 = 1_800 << 20;
 
 /// Overheads of a grid lie below this, so that a sum of a few can still be told from one that is too large.
 const MOST_UNITS: u64 = 60_000;
+
+/// A unit of time is fitted to times that at least one stage in so many has.
+const USUAL_TIME: u64 = 8;
 
 /// What was found so far for a room.
 pub(super) struct Search<'a> {
@@ -32,7 +35,7 @@ pub(super) struct Search<'a> {
 
 impl<'a> Search<'a> {
     pub(super) fn new(chain: &'a Chain, room: u64, gap: Gap, deadline: Instant) -> Self {
-        Self { chain, room, gap, deadline, best: None, bound: knapsack::bound(chain, room) }
+        Self { chain, room, gap, deadline, best: None, bound: Knapsack::new(chain).bound(room) }
     }
 
     /// Tapes every stage in its fastest way, when there is room.
@@ -63,7 +66,7 @@ impl<'a> Search<'a> {
             return false;
         }
         let mut most = self.first_guess();
-        for slots in [512, 2_048] {
+        for slots in [Slots::from(512), Slots::no_fewer(2_048)] {
             if self.late() {
                 break;
             }
@@ -78,36 +81,21 @@ impl<'a> Search<'a> {
 
     /// Refines a grid of all stages until the plan is close enough to the bound, or time or memory is up.
     pub(super) fn on_grids(&mut self, problem: &Problem) {
-        let mut slots = first_slots(problem.chain.stages());
+        let mut slots = Slots::from(first_slots(problem));
         let mut most = self.best.as_ref().map_or(self.first_guess(), |best| best.0);
         loop {
             let start = Instant::now();
             let Some(grid) = self.grid(problem, slots, &mut most) else { return };
             self.bound = self.bound.max(grid.bound(problem, self.room).unwrap_or(0));
             self.take(plan(problem, &grid, self.room));
-            let exact = grid.scale.is_exact() && grid.scale.unit == 1;
+            let exact = grid.scale.hidden(self.room) == 0.0 && grid.scale.unit == 1;
             // Twice the slots take about twice as long: do not begin what cannot end.
             let late = start + start.elapsed() * 3 > self.deadline;
-            if exact || self.close() || late || Grid::bytes(problem, 5 * slots / 2) > MOST_BYTES {
+            if exact || self.close() || late || Grid::bytes(problem, 5 * slots.about / 2) > MOST_BYTES {
                 return;
             }
-            (slots, most) = (2 * slots, self.best.as_ref().map_or(most, |best| best.0));
-        }
-    }
-
-    /// A grid for all rooms from `smallest` to this one; `None` when time is up, unless it must be made.
-    pub(super) fn frontier_grid(&self, problem: &Problem, smallest: u64, must: bool) -> Option<Grid> {
-        let until = if must { Instant::now() + Duration::from_secs(3600) } else { self.deadline };
-        // Where cells repeat the grid is beside one of groups, for rooms that are hardly enough.
-        let repeats = problem.cells.count() < Cells::table_size(problem.chain.stages());
-        let slots = if repeats || problem.chain.stages() <= 128 { 512 } else { 1_024 };
-        let mut most = Self::new(self.chain, smallest, self.gap, self.deadline).first_guess();
-        loop {
-            let grid = grid(problem, self.room, slots, most / MOST_UNITS + 1, until)?;
-            if most >= slowest(self.chain) || !grid.overflows(problem, smallest) {
-                return Some(grid);
-            }
-            most = most.saturating_mul(32).min(slowest(self.chain));
+            (slots, most) =
+                (Slots::no_fewer(2 * slots.about), self.best.as_ref().map_or(most, |best| best.0));
         }
     }
 
@@ -117,15 +105,15 @@ impl<'a> Search<'a> {
         self.bound.saturating_mul(2).max(forward).min(slowest(self.chain))
     }
 
-    /// A grid of about `slots` slots; `most` grows until the overhead of the fastest plan can be told on it.
-    fn grid(&self, problem: &Problem, slots: u64, most: &mut u64) -> Option<Grid> {
+    /// A grid of about so many slots; `most` grows until the overhead of the fastest plan can be told on it.
+    fn grid(&self, problem: &Problem, slots: Slots, most: &mut u64) -> Option<Grid> {
         // The first grid is always made: without it there is no plan.
         let until = match self.best.is_none() {
             true => Instant::now() + Duration::from_secs(3600),
             false => self.deadline,
         };
         loop {
-            let grid = grid(problem, self.room, slots, *most / MOST_UNITS + 1, until)?;
+            let grid = grid(problem, self.room, slots, unit(self.chain, *most), until)?;
             if *most >= slowest(self.chain) || !grid.overflows(problem, self.room) {
                 return Some(grid);
             }
@@ -154,14 +142,46 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The slots of the first grid: enough to tell a stage's tape from nothing.
-fn first_slots(stages: usize) -> u64 {
-    (2 * stages as u64).clamp(256, 2_048)
+/// The slots of the first grid: enough to tell a stage's tape from nothing. Slots fit sizes that repeat, and fewer will do.
+fn first_slots(problem: &Problem) -> u64 {
+    match problem.cells.repeat() {
+        true => 512,
+        false => (2 * problem.chain.stages() as u64).clamp(256, 2_048),
+    }
 }
 
-/// A grid of about `slots` slots that can bound what happens in `room`.
-fn grid(problem: &Problem, room: u64, slots: u64, unit: u64, until: Instant) -> Option<Grid> {
-    let scale = Scale::new(&problem.chain, room.max(1), slots, unit);
+/// A unit of time in which overheads up to `most` can be told: one that all times are multiples of, or among those up to
+/// twice the smallest the one on which the stages' times lose least.
+pub(super) fn unit(chain: &Chain, most: u64) -> u64 {
+    let smallest = most / MOST_UNITS + 1;
+    let mut times = BTreeMap::new();
+    for stage in 0..chain.stages() {
+        *times.entry(chain.forward(stage, stage + 1)).or_insert(0u64) += 1;
+    }
+    let excesses = chain.tapes.iter().flatten().map(|tape| tape.excess);
+    let common = times.keys().copied().chain(excesses).fold(0, greatest_common_divisor);
+    if common >= smallest {
+        return common;
+    }
+    let usual = times.iter().filter(|(_, count)| **count >= chain.stages() as u64 / USUAL_TIME);
+    let fitted =
+        usual.filter_map(|(time, _)| Some(time / time.checked_div(smallest).filter(|parts| *parts > 0)?));
+    let lost = |unit: &u64| {
+        let lost = times.iter().map(|(time, count)| (time % unit).saturating_mul(*count));
+        lost.fold(0, u64::saturating_add)
+    };
+    [smallest].into_iter().chain(fitted).min_by_key(lost).unwrap_or(smallest)
+}
+
+/// A grid of about so many slots that can bound what happens in `room`.
+pub(super) fn grid(
+    problem: &Problem,
+    room: u64,
+    slots: impl Into<Slots>,
+    unit: u64,
+    until: Instant,
+) -> Option<Grid> {
+    let scale = Scale::new(&problem.chain, room.max(1), slots.into(), unit);
     let needed = scale.slots_for_bound(room);
     Grid::new(problem, scale, needed, until)
 }
@@ -183,7 +203,7 @@ pub(super) fn plan(problem: &Problem, grid: &Grid, room: u64) -> Option<(u64, Ve
 }
 
 /// More overhead than any plan needs: every stage from the region's input.
-fn slowest(chain: &Chain) -> u64 {
+pub(super) fn slowest(chain: &Chain) -> u64 {
     let forward = chain.forward(0, chain.stages());
     let excess = chain.tapes.iter().flatten().map(|tape| tape.excess);
     excess.fold(forward.saturating_mul(chain.stages() as u64), u64::saturating_add)
@@ -192,6 +212,7 @@ fn slowest(chain: &Chain) -> u64 {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 mod tests {
+    use super::super::outline::outline;
     use super::*;
     use crate::{Bytes, Nanos, Profile, StageProfile, TapeOption, simulate};
     use proptest::prelude::*;
@@ -277,7 +298,7 @@ mod tests {
             let room = least + whole.store_all_room().saturating_sub(least) * part / 1000;
             let stairs = Staircases::new(&problem, room).unwrap();
             let optimum = exact::at(stairs.of(&problem, 0, whole.stages()), room).unwrap();
-            prop_assert!(knapsack::bound(&whole, room) <= optimum);
+            prop_assert!(Knapsack::new(&whole).bound(room) <= optimum);
 
             let later = Instant::now() + Duration::from_secs(60);
             let grid = grid(&problem, room, slots, time, later).unwrap();
@@ -288,6 +309,9 @@ mod tests {
             let found = simulate(&profile, &actions).unwrap();
             prop_assert!(found.peak_bytes.get() <= room + whole.boundary[0]);
             prop_assert_eq!(found.step_ns.get(), whole.base + overhead);
+            let outline = outline(&problem, &grid, room).unwrap();
+            prop_assert_eq!(outline.overhead, overhead);
+            prop_assert_eq!(outline.need, found.peak_bytes.get() - whole.boundary[0]);
 
             let mut search = Search::new(&whole, room, Gap::ZERO, later);
             search.in_groups(size);

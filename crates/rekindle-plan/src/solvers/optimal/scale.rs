@@ -5,6 +5,8 @@
 //! within the room. What the grid says of a room *that much larger* is therefore a lower bound for the true one. Times are
 //! rounded down, which only lowers it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::chain::Chain;
 
 /// How sizes and times become numbers of the grid.
@@ -14,33 +16,82 @@ pub(super) struct Scale {
     pub(super) slot: u64,
     /// Nanoseconds in a unit of overhead.
     pub(super) unit: u64,
-    /// What can grow: its bytes, and by how many slots. What grows most for its size comes first.
-    growing: Vec<(u64, f64)>,
-    /// Every size is a whole number of slots: nothing is hidden.
-    exact: bool,
+    /// What can grow. What grows most for its size comes first.
+    growing: Vec<Moved>,
+    /// The most slots by which what a running action needs can grow.
+    running: f64,
 }
 
+/// Sizes that rounding moves: their bytes, by how many slots each, and how many there are.
+#[derive(Clone, Debug)]
+struct Moved {
+    bytes: u64,
+    by: f64,
+    count: u64,
+}
+
+/// Scales that are looked at for the one on which least is hidden.
+const CANDIDATES: u64 = 48;
+
+/// A slot is fitted to sizes that at least one boundary in so many has.
+const USUAL: u64 = 8;
+
+/// How many slots a scale should have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slots {
+    pub(super) about: u64,
+    fewest: u64,
+}
+
+impl Slots {
+    /// About so many: a grid of fewer was not fine enough.
+    pub(super) fn no_fewer(about: u64) -> Self {
+        Self { about, fewest: about }
+    }
+}
+
+impl From<u64> for Slots {
+    /// About so many, or down to a sixteenth of it where that is as good.
+    fn from(about: u64) -> Self {
+        Self { about, fewest: about / 16 }
+    }
+}
+
+/// When no more slots than this are lost and gained by rounding, finer ones would not tell more.
+const HARDLY: f64 = 0.5;
+
+/// How many different needs of actions are looked at one by one.
+const FEW_NEEDS: usize = 512;
+
 impl Scale {
-    /// A scale of at least `slots` slots in `room`, on which as little as possible is hidden.
-    pub(super) fn new(chain: &Chain, room: u64, slots: u64, unit: u64) -> Self {
+    /// A scale of about so many slots in `room`, on which little is hidden.
+    pub(super) fn new(chain: &Chain, room: u64, slots: Slots, unit: u64) -> Self {
+        let Slots { about, fewest } = slots;
         let common = common_divisor(chain);
-        if room / common <= slots.saturating_mul(2) {
-            return Self { slot: common, unit, growing: Vec::new(), exact: true };
+        if room / common <= about.saturating_mul(2) {
+            return Self { slot: common, unit, growing: Vec::new(), running: 0.0 };
         }
         // A chain of few different sizes is nearly exact on the right grid: look around for it.
-        let smallest = (room / slots.saturating_add(slots / 4)).max(1);
-        let largest = (room / slots).max(1);
-        let candidates = 48;
-        let slots = (0..=candidates).map(|step| smallest + (largest - smallest) / candidates * step);
-        let scales = slots.map(|slot| {
-            let scale = Self { slot, unit, growing: growing(chain, slot), exact: false };
-            let moved = scale.hidden(room) + shrunk(chain, slot, room);
-            (scale, moved * slot as f64)
+        let sizes = Sizes::of(chain);
+        let smallest = (room / about.saturating_add(about / 4)).max(1);
+        let largest = (room / about.max(1)).max(smallest);
+        let around = (0..=CANDIDATES).map(|step| smallest + (largest - smallest) / CANDIDATES * step);
+        let fitted = sizes.usual().flat_map(|size| {
+            let coarsest = (room / fewest.max(1)).max(largest);
+            let counts = size.div_ceil(coarsest)..=size / smallest;
+            counts.take(CANDIDATES as usize).map(move |count| size / count.max(1))
+        });
+        let scales = around.chain(fitted).filter(|slot| *slot > 0).map(|slot| {
+            let growing = sizes.moved(1.0, slot);
+            let scale = Self { slot, unit, growing, running: sizes.running(slot) };
+            let moved = scale.hidden(room) + most_within(&sizes.moved(-1.0, slot), room);
+            // Where next to nothing moves, the fewest slots are best; elsewhere half of them are worth a little more.
+            let price = if moved < HARDLY { -(slot as f64) } else { moved * (slot as f64).sqrt() };
+            (scale, price)
         });
         let best = scales.min_by(|left, right| left.1.total_cmp(&right.1));
-        best.map_or(Self { slot: largest, unit, growing: growing(chain, largest), exact: false }, |best| {
-            best.0
-        })
+        let last = || Self { slot: largest, unit, growing: sizes.moved(1.0, largest), running: 0.5 };
+        best.map_or_else(last, |best| best.0)
     }
 
     /// The slots a size takes, to the nearest; saturating far above any grid.
@@ -67,11 +118,8 @@ impl Scale {
 
     /// How many slots more than `room` rounding can make of what fits into it.
     pub(super) fn hidden(&self, room: u64) -> f64 {
-        if self.exact {
-            return 0.0;
-        }
-        // What is held, greedily: an upper bound of the knapsack. Half a slot for what the running action needs.
-        most_within(&self.growing, room) + 0.5
+        // What is held, greedily: an upper bound of the knapsack.
+        most_within(&self.growing, room) + self.running
     }
 
     /// The slots in which everything that fits `room` fits, however it is rounded.
@@ -79,11 +127,6 @@ impl Scale {
         let slots = room as f64 / self.slot as f64 + self.hidden(room);
         // Up by what the sum of floating numbers may have lost.
         (slots * (1.0 + 1e-9) + 1e-9).floor() as u64
-    }
-
-    /// Whether every size is a whole number of slots.
-    pub(super) fn is_exact(&self) -> bool {
-        self.exact
     }
 }
 
@@ -99,38 +142,96 @@ fn boundary_gain(bytes: u64, slot: u64) -> f64 {
     if (1..slot).contains(&bytes) { (slot - bytes) as f64 / slot as f64 } else { gain(bytes, slot) }
 }
 
-fn growing(chain: &Chain, slot: u64) -> Vec<(u64, f64)> {
-    moved(chain, 1.0, slot)
+/// The sizes of what can be held, equal ones counted: chains repeat.
+struct Sizes {
+    /// Boundaries, and how many there are of each size.
+    boundaries: Vec<(u64, u64)>,
+    /// The ways to tape a stage, and how many stages have them.
+    tapes: Vec<(Vec<u64>, u64)>,
+    /// What actions need while they run, beside what is held; nothing when too many are different.
+    needs: Option<BTreeSet<u64>>,
 }
 
-/// How many slots can be lost to rounding within `room`.
-fn shrunk(chain: &Chain, slot: u64, room: u64) -> f64 {
-    most_within(&moved(chain, -1.0, slot), room)
+impl Sizes {
+    fn of(chain: &Chain) -> Self {
+        let tapes = chain.tapes.iter().map(|ways| ways.iter().map(|tape| tape.bytes).collect());
+        let boundaries = counted(chain.boundary.iter().copied());
+        Self { boundaries, tapes: counted(tapes), needs: needs(chain) }
+    }
+
+    /// The sizes that many boundaries have.
+    fn usual(&self) -> impl Iterator<Item = u64> {
+        let all: u64 = self.boundaries.iter().map(|(_, count)| count).sum();
+        let usual = self.boundaries.iter().filter(move |(bytes, count)| *bytes > 0 && *count >= all / USUAL);
+        usual.map(|(bytes, _)| *bytes)
+    }
+
+    /// The most slots by which what a running action needs can grow.
+    fn running(&self, slot: u64) -> f64 {
+        // To the nearest slot nothing grows by more than half of one.
+        let needs = self.needs.as_ref().map(|needs| needs.iter().map(|bytes| gain(*bytes, slot)));
+        needs.map_or(0.5, |gains| gains.fold(0.0, f64::max))
+    }
+
+    /// What rounding moves up, or down for a negative sign: the most slots for a byte first.
+    fn moved(&self, sign: f64, slot: u64) -> Vec<Moved> {
+        let boundaries = self.boundaries.iter().map(|(bytes, count)| Moved {
+            bytes: *bytes,
+            by: sign * boundary_gain(*bytes, slot),
+            count: *count,
+        });
+        let tapes = self.tapes.iter().filter_map(|(ways, count)| {
+            let moving = ways.iter().map(|bytes| (*bytes, sign * gain(*bytes, slot)));
+            // Of a stage's options one is held: no more than the largest movement for the smallest size.
+            let most = moving
+                .filter(|(_, by)| *by > 0.0)
+                .reduce(|left, right| (left.0.min(right.0), left.1.max(right.1)));
+            most.map(|(bytes, by)| Moved { bytes, by, count: *count })
+        });
+        let mut items: Vec<_> = boundaries.chain(tapes).filter(|item| item.by > 0.0).collect();
+        items
+            .sort_by(|left, right| (right.by / right.bytes as f64).total_cmp(&(left.by / left.bytes as f64)));
+        items
+    }
 }
 
-/// What rounding moves up, or down for a negative sign: bytes and slots, the most slots for a byte first.
-fn moved(chain: &Chain, sign: f64, slot: u64) -> Vec<(u64, f64)> {
-    let boundaries = chain.boundary.iter().map(|bytes| (*bytes, sign * boundary_gain(*bytes, slot)));
-    let tapes = chain.tapes.iter().filter_map(|ways| {
-        let moving = ways.iter().map(|tape| (tape.bytes, sign * gain(tape.bytes, slot)));
-        // Of a stage's options one is held: no more than the largest movement for the smallest size.
-        moving.filter(|(_, by)| *by > 0.0).reduce(|left, right| (left.0.min(right.0), left.1.max(right.1)))
+/// What the actions of a chain need while they run; `None` when too many are different.
+fn needs(chain: &Chain) -> Option<BTreeSet<u64>> {
+    let waiting: BTreeSet<u64> = (1..=chain.stages()).map(|end| chain.waiting(end)).collect();
+    let sweeps: BTreeSet<u64> = chain.step_needs().collect();
+    let tapes: BTreeSet<_> =
+        chain.tapes.iter().flatten().map(|tape| (tape.forward_need, tape.backward_need)).collect();
+    if (sweeps.len() + tapes.len()).saturating_mul(waiting.len()) > FEW_NEEDS {
+        return None;
+    }
+    let needs = waiting.iter().flat_map(|waiting| {
+        let sweeps = sweeps.iter().map(|step| step.saturating_add(*waiting));
+        let tapes = tapes.iter().map(|(forward, backward)| forward.saturating_add(*waiting).max(*backward));
+        sweeps.chain(tapes)
     });
-    let mut items: Vec<_> = boundaries.chain(tapes).filter(|(_, by)| *by > 0.0).collect();
-    items.sort_by(|left, right| (right.1 / right.0 as f64).total_cmp(&(left.1 / left.0 as f64)));
-    items
+    Some(needs.collect())
+}
+
+/// The different items, and how many there are of each.
+fn counted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<(T, u64)> {
+    let mut counts = BTreeMap::new();
+    for item in items {
+        *counts.entry(item).or_insert(0) += 1;
+    }
+    counts.into_iter().collect()
 }
 
 /// The most that items of at most `room` bytes together can move: the fractional knapsack.
-fn most_within(items: &[(u64, f64)], room: u64) -> f64 {
+fn most_within(items: &[Moved], room: u64) -> f64 {
     let mut left = room;
     let mut sum = 0.0;
-    for (bytes, by) in items {
-        if *bytes > left {
-            return sum + by * (left as f64 / *bytes as f64);
+    for item in items {
+        let whole = left.checked_div(item.bytes).unwrap_or(item.count).min(item.count);
+        sum += item.by * whole as f64;
+        left -= whole * item.bytes;
+        if whole < item.count {
+            return sum + item.by * (left as f64 / item.bytes as f64);
         }
-        left -= bytes;
-        sum += by;
     }
     sum
 }
@@ -144,7 +245,7 @@ fn common_divisor(chain: &Chain) -> u64 {
     sizes.fold(0, greatest_common_divisor).max(1)
 }
 
-fn greatest_common_divisor(mut left: u64, mut right: u64) -> u64 {
+pub(super) fn greatest_common_divisor(mut left: u64, mut right: u64) -> u64 {
     while right != 0 {
         (left, right) = (right, left % right);
     }
