@@ -159,6 +159,52 @@ fn verify_counts_identical_gradients() {
 }
 
 #[test]
+fn a_policy_gives_the_gradients_of_plain_training() {
+    for policy in ["selective", "full", "dots-saveable", "recompute-all, keep block.*, pin block.1.**"] {
+        for more in [&["--json"][..], &["--json", "--burn"]] {
+            let output = rekindle(&tiny("verify", &[&["--policy", policy], more].concat()));
+            let verdict = json(&output);
+            assert_eq!(verdict["strategy"], format!("policy-{policy}"));
+            assert_eq!(
+                (&verdict["identical"], &verdict["loss_identical"]),
+                (&54.into(), &true.into()),
+                "{policy}"
+            );
+        }
+    }
+    for (policy, words) in [
+        ("keep-all, recompute block.*.atention", "the nearest name is `block.0.attention`"),
+        ("offload-inputs", "hint: give the place, too"),
+        ("keep-all, tape head lean", "hint: docs/policies.md"),
+        ("mostly", "full, selective, dots-saveable"),
+    ] {
+        let output = rekindle(&tiny("verify", &["--policy", policy]));
+        assert_eq!(output.status.code(), Some(2), "{policy}");
+        assert!(seen(&output).contains(words), "{policy}: {}", seen(&output));
+    }
+    // `burn` is another model.
+    let output = rekindle(&tiny("verify", &["--strategy", "burn"]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(seen(&output).contains("hint: `--burn` makes"), "{}", seen(&output));
+}
+
+#[test]
+fn bench_runs_each_node_beside_burns() {
+    let bench = json(&rekindle(&tiny("bench", &["--nodes", "--rounds", "1", "--json"])));
+    let rows = bench["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 7);
+    for row in rows {
+        assert!(row["ns"].as_u64().unwrap() > 0 && row["burn_ns"].as_u64().unwrap() > 0, "{row}");
+    }
+    let part = |name: &str| {
+        let row = rows.iter().find(|row| row["node"].as_str().unwrap().starts_with(name)).unwrap();
+        row["peak_bytes"].as_f64().unwrap() / row["burn_peak_bytes"].as_f64().unwrap()
+    };
+    assert!(part("causal attention, 4096 tokens") < 0.15);
+    assert!(part("linear cross entropy") < 0.5);
+}
+
+#[test]
 fn bench_has_a_row_for_every_strategy() {
     let more = ["--rounds", "1", "--strategies", "every-1,sqrt,plain"];
     let output = rekindle(&tiny("bench", &more));
