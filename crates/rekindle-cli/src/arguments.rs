@@ -522,6 +522,21 @@ impl Size {
         4 * (4 * weights + activations)
     }
 
+    /// The cut to plan. Burn's dropout starts anew in every stage and would draw other numbers in parts of blocks than in
+    /// blocks: gradients could not be compared with plain's.
+    pub(crate) fn cutting(&self, asked: Cutting) -> Result<Cutting, Failure> {
+        match asked {
+            _ if !self.burn || self.dropout == 0.0 => Ok(asked),
+            Cutting::Auto | Cutting::Blocks => Ok(Cutting::Blocks),
+            Cutting::Parts => Err(Failure::request(
+                anyhow::anyhow!(
+                    "--cut parts is given, but Burn's dropout draws other numbers in parts than in blocks"
+                ),
+                "leave --cut out, give --dropout 0, or leave --burn out",
+            )),
+        }
+    }
+
     /// The embedding, the blocks, and the head with the loss.
     pub(crate) fn stages(&self) -> usize {
         self.layers.saturating_add(2)

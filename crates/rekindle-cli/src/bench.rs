@@ -103,6 +103,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
 fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     let size = &arguments.size;
     let config = size.config(&arguments.strategies)?;
+    let cut = size.cutting(arguments.cut)?;
     let device = Device::flex().autodiff();
     let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
@@ -146,7 +147,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
             continue;
         }
         let mut add = |name: String, planning| {
-            let ready = planning::ready(strategy, &model, arguments.cut, &batch, &mut known, planning)?;
+            let ready = planning::ready(strategy, &model, cut, &batch, &mut known, planning)?;
             runs.push(Run { name, ready, other: None });
             Ok::<_, Failure>(())
         };

@@ -47,6 +47,7 @@ fn of_a_run(arguments: &ReportArguments) -> Result<(), Failure> {
     let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let strategy = arguments.budget.map_or(Strategy::QUARTER, Strategy::Optimal);
+    let cut = size.cutting(arguments.cut)?;
     let places = arguments.places.open()?;
     let planning = Planning {
         margin: arguments.margin,
@@ -56,8 +57,7 @@ fn of_a_run(arguments: &ReportArguments) -> Result<(), Failure> {
         places: &places,
         flag: "--budget ",
     };
-    let ready =
-        planning::ready(&strategy, &model, arguments.cut, &batch, &mut Knowledge::default(), planning)?;
+    let ready = planning::ready(&strategy, &model, cut, &batch, &mut Knowledge::default(), planning)?;
     let Ready::Planned(planned, _) = &ready else { return Ok(()) };
     let waiting = report::spinner("taking a step");
     let measured = measured_step(&model, &batch, &ready, size.seed)?;

@@ -102,6 +102,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     let size = &arguments.size;
     let mut strategy = strategy(arguments);
     let config = size.config(std::slice::from_ref(&strategy))?;
+    let cut = size.cutting(arguments.cut)?;
     let rate = arguments.learning_rate;
     if !(rate.is_finite() && rate > 0.0) {
         return Err(Failure::request(
@@ -133,7 +134,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     let mut known = Knowledge::default();
     let mut adaptive = match arguments.adaptive {
         true => {
-            let (cut, margin, most) = (arguments.cut, arguments.margin, arguments.budget);
+            let (margin, most) = (arguments.margin, arguments.budget);
             Some(Adaptive::start(&model, cut, &sample, margin, &places, most)?)
         }
         false => None,
@@ -156,7 +157,6 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             let flag = if arguments.memory.is_some() { "--memory " } else { "--budget " };
             let planning =
                 Planning { margin: arguments.margin, plain: None, held, cache, places: &places, flag };
-            let cut = arguments.cut;
             match planning::ready(&strategy, &model, cut, &sample, &mut known, planning) {
                 // Nobody asked for a quarter: a model that is too small for it takes what it needs.
                 Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {

@@ -48,6 +48,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
         None => arguments.strategy.clone(),
     };
     let config = size.config(std::slice::from_ref(strategy))?;
+    let cut = size.cutting(arguments.cut)?;
     let device = Device::flex().autodiff();
     let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
@@ -63,8 +64,7 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
         cache: None,
         flag: "--strategy optimal-",
     };
-    let ready =
-        planning::ready(strategy, &model, arguments.cut, &batch, &mut Knowledge::default(), planning)?;
+    let ready = planning::ready(strategy, &model, cut, &batch, &mut Knowledge::default(), planning)?;
     let found = step(&model, &batch, &ready, size.seed)?;
     bar.finish_and_clear();
     let comparison = compare(&model, &expected, &found);

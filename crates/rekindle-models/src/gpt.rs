@@ -165,7 +165,8 @@ impl Gpt {
 }
 
 /// A [`Gpt`] cut into the parts of its blocks, so that a plan can recompute the attention alone, or keep what matrix
-/// products made and recompute the rest. Loss and gradients are those of the coarse cut, bit for bit.
+/// products made and recompute the rest. Loss and gradients are those of the coarse cut, bit for bit; but Burn's dropout, in a
+/// model of Burn's modules, starts anew in every stage and drops other elements.
 #[derive(Clone, Copy, Debug)]
 pub struct FineGpt<'a>(&'a Gpt);
 
