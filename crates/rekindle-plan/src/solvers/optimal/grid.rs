@@ -50,7 +50,12 @@ pub(super) struct Grid {
 impl Grid {
     /// How many bytes a grid of `slots` takes.
     pub(super) fn bytes(problem: &Problem, slots: u64) -> u64 {
-        Self::chunk_bytes(problem).saturating_mul(slots / LANES as u64 + 1)
+        Self::chunk_bytes(problem).saturating_mul(Self::chunks_of(slots))
+    }
+
+    /// How many chunks a grid of `slots` has.
+    pub(super) fn chunks_of(slots: u64) -> u64 {
+        slots / LANES as u64 + 1
     }
 
     /// How many bytes a chunk takes.

@@ -29,8 +29,8 @@ const MORE_SLOTS: u64 = 1_024;
 const FINEST: u64 = 32;
 const LEFT: f64 = 0.9;
 
-/// Sums of rows after which grids are only made so that there is a plan: about a second on two cores.
-const MOST_SUMS: u64 = 200_000_000;
+/// Sums of rows after which grids are only made so that there is a plan: about two seconds on two cores.
+const MOST_SUMS: u64 = 400_000_000;
 
 /// Grids, the one for the largest room first.
 #[derive(Debug)]
@@ -79,8 +79,11 @@ impl Series {
         let (mut slots, mut sums) = (usual, 0u64);
         let mut top = looks.list.len();
         let mut again = Again::default();
+        let affordable = |slots: u64, sums: u64| {
+            sums.saturating_add(Grid::chunks_of(slots).saturating_mul(task.problem.sums())) <= MOST_SUMS
+        };
         while let Some(last) = (0..top).rev().find(|look| !looks.close(*look)) {
-            let strict = task.proves && sums < MOST_SUMS;
+            let strict = task.proves && affordable(slots, sums);
             let most = most_overhead(task, &looks.list[last], again.grids > 0);
             let wanted = match again.grids > 0 {
                 true => Slots::no_fewer(slots),
@@ -100,7 +103,8 @@ impl Series {
             // Its own grid did not bring this look close. Slower than it can tell: the next one counts in larger units.
             let units = slow && most < refine::slowest(task.chain);
             again = again.after(looks.gap(last));
-            if again.in_vain < 2 && (units || slots < usual * FINEST) {
+            let finer = strict && slots < usual * FINEST && affordable(2 * slots, sums);
+            if again.in_vain < 2 && (units || finer) {
                 slots = if units { slots } else { 2 * slots };
             } else {
                 (top, slots, again) = (last, usual, Again::default());
@@ -136,7 +140,8 @@ impl Series {
                 return look + 1;
             }
             self.look(task, looks, look, index);
-            if strict && !looks.close(look) {
+            let slow = self.grids[index].1.overflows(task.problem, room);
+            if slow || (strict && !looks.close(look)) {
                 return look + 1;
             }
         }
