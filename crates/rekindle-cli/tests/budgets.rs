@@ -46,15 +46,14 @@ fn refused(arguments: &[&str], folder: &Path) -> String {
 fn steady() -> insta::Settings {
     let mut settings = insta::Settings::clone_current();
     settings.set_prepend_module_to_snapshot(false);
-    // Two stages need nearly as much; what threads allocate for good decides.
-    settings.add_filter(r"which `[^`]*` \(`[^`]*`\) with .* needs", "which [ACTION] with [TENSORS] needs");
     settings.add_filter(r"\d+(\.\d+)? (B|KiB|MiB)", "[BYTES]");
     settings.add_filter(r"\d+(\.\d+)? (ns|us|ms|s)\b", "[TIME]");
     settings.add_filter(r"\b\d{5,} bytes", "[N] bytes");
     settings.add_filter(r"--(budget|memory) \d{5,}", "--$1 [N]");
     settings.add_filter(r"xxh3-128:[0-9a-f]{32}", "[FINGERPRINT]");
     settings.add_filter(r"\d+% apart", "[N]% apart");
-    settings.add_filter(r", which `.*` with .* needs\.", ", which [ACTION] with [TENSORS] needs.");
+    // Two stages need nearly as much; what threads allocate for good decides.
+    settings.add_filter(r", which `.*`\)? with .* needs\.", ", which [ACTION] with [TENSORS] needs.");
     settings.add_filter(r"EOF while parsing .* at line \d+ column \d+", "EOF at [PLACE]");
     settings.add_filter(r" {2,}", "  ");
     settings

@@ -90,13 +90,13 @@ impl Attention {
             None => None,
         };
         let dropped = self.dropout.as_ref().and_then(|dropout| dropout.mask(&query));
-        let scale = self.scale.unwrap_or_else(|| 1.0 / (sizes.depth as f64).sqrt()) as f32;
+        let scale = self.scale.unwrap_or_else(|| 1.0 / (sizes.depth as f64).sqrt());
         let attend = Attend { sizes, scale, causal: self.causal, hidden, dropped };
         let [query, key, value] = [query, key, value].map(AnyTensor::from);
         let attended = apply(attend.clone(), [query, key, value]);
         Ok(attended.map(|output| Tensor::from_dispatch(output.0)).unwrap_or_else(|inputs| {
             let [query, key, value] = inputs.map(|input| Tensor::<4>::from_dispatch(input.0));
-            attend.as_burn(query, key, value)
+            tensors::plain(&attend, query, key, value)
         }))
     }
 }
@@ -165,7 +165,7 @@ impl Sizes {
 #[derive(Clone, Debug)]
 struct Attend {
     sizes: Sizes,
-    scale: f32,
+    scale: f64,
     causal: bool,
     /// Of batch and keys.
     hidden: Option<Arc<[bool]>>,
@@ -193,11 +193,6 @@ impl Attend {
     #[inline(always)]
     fn position(&self, batch: usize, head: usize, query: usize) -> usize {
         ((batch * self.sizes.heads + head) * self.sizes.queries + query) * self.sizes.keys
-    }
-
-    /// Without a node of ours: on tensors without autodiff, where nothing is dropped.
-    fn as_burn(&self, query: Tensor<4>, key: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
-        tensors::plain(self, query, key, value)
     }
 }
 

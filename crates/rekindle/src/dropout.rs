@@ -120,7 +120,7 @@ impl Dropout {
 
 /// On a backend we have no nodes on. A constant outside autodiff goes with every checkpointing strategy, and the tape keeps
 /// nothing but the mask.
-fn forward_without_node<const D: usize>(mask: Mask, input: Tensor<D>) -> Tensor<D> {
+pub(crate) fn forward_without_node<const D: usize>(mask: Mask, input: Tensor<D>) -> Tensor<D> {
     let (shape, dtype, device) = (input.shape(), input.dtype(), input.device().without_autodiff());
     let factors = TensorData::new(mask.factors(shape.num_elements()), shape);
     input * Tensor::<D>::from_data(factors, (&device, dtype))

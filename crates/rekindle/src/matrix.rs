@@ -154,6 +154,14 @@ fn run(target: &mut [MaybeUninit<f32>], shape: Shape, into: Into, scale: f32, [a
     if shape.rows == 0 || shape.columns == 0 {
         return;
     }
+    // A sum of nothing is zero, and nobody else writes it.
+    if inner == 0 {
+        if into == Into::Over {
+            let rows = target.chunks_mut(shape.row_step.max(1)).take(shape.rows);
+            rows.for_each(|row| row[..shape.columns].fill(MaybeUninit::new(0.0)));
+        }
+        return;
+    }
     // SAFETY: by the assertions every element that is read or written lies within its slice; what may not be initialised
     // is read only to add to it, which nobody but `multiply` asks for.
     #[allow(unsafe_code)]
@@ -224,6 +232,26 @@ mod tests {
             let expected = 2.0 * (0..inner).map(term).sum::<f64>();
             assert!((f64::from(*made) - expected).abs() < 1e-4, "{made}, expected {expected}");
         }
+    }
+
+    #[test]
+    fn a_product_over_nothing_is_zero() {
+        let factors = [Matrix::new(&[], 3, 0), Matrix::new(&[], 0, 2)];
+        assert_eq!(product(factors), [0.0; 6]);
+        let mut target = [1.0; 5];
+        multiply(
+            &mut target,
+            Shape::by_rows(2, 2, 3),
+            Into::Over,
+            1.0,
+            factors.map(|of| match of.shape.rows {
+                0 => of,
+                _ => of.rows(0, 2),
+            }),
+        );
+        assert_eq!(target, [0.0, 0.0, 1.0, 0.0, 0.0]);
+        add_product(&mut target[..4], [Matrix::new(&[], 2, 0), factors[1]]);
+        assert_eq!(target, [0.0, 0.0, 1.0, 0.0, 0.0]);
     }
 
     #[test]

@@ -127,7 +127,7 @@ impl Scratch {
         self.columns = keys.shape.rows;
         let shape = Shape::by_rows(self.rows, self.columns, self.width);
         let factors = [queries, keys.transposed()];
-        multiply(&mut self.scores, shape, Into::Over, attend.scale, factors);
+        multiply(&mut self.scores, shape, Into::Over, attend.scale as f32, factors);
     }
 
     fn add(&mut self, values: Matrix<'_>) {
@@ -376,7 +376,7 @@ impl Block {
     fn multiply(&mut self, tile: Tile<'_>, [query, key, value]: [Matrix<'_>; 3]) {
         let (rows, columns) = (tile.queries.len(), tile.keys.len());
         let shape = Shape::by_rows(rows, columns, self.width);
-        let scale = tile.attend.scale;
+        let scale = tile.attend.scale as f32;
         let over = |target: &mut [f32], scale, factors| {
             multiply(target, shape, Into::Over, scale, factors);
         };
@@ -403,7 +403,7 @@ impl pulp::NullaryFnOnce for Unsoftmax<'_> {
     fn call(self) {
         let Self { tile, rows, columns, block } = self;
         let Block { weights, of_scores, factors, sums, products, width, .. } = block;
-        let scale = tile.attend.scale;
+        let scale = tile.attend.scale as f32;
         let blocks = weights.chunks_exact_mut(*width).zip(of_scores.chunks_exact_mut(*width));
         for (row, (weights, of_scores)) in blocks.take(rows).enumerate() {
             let visible = tile.visible(row);

@@ -7,13 +7,14 @@ use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::{Bool, BoolDType, Distribution, Shape, Slice, Tensor, TensorData};
 
 use super::{Attend, Sizes};
+use crate::dropout::forward_without_node;
 use crate::node::{GraphBackend, is_capture};
 
 /// Scores of a block, all heads together, and the queries it has at least.
 const SCORES: usize = 32 * 1024;
 const QUERIES: usize = 16;
 
-/// Where nothing is recorded: Burn's attention.
+/// Without a node of ours, all scores at once: on tensors without autodiff, and of a backend we have no nodes on.
 pub(super) fn plain(attend: &Attend, query: Tensor<4>, key: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
     let Sizes { batch, heads, groups, queries, keys, .. } = attend.sizes;
     let shared = attend.sizes.shared();
@@ -44,6 +45,10 @@ pub(super) fn plain(attend: &Attend, query: Tensor<4>, key: Tensor<4>, value: Te
     let scores = scores.mask_fill(hidden.expand([batch, heads, queries, keys]), f32::NEG_INFINITY);
     let weights = burn::tensor::activation::softmax(scores, 3);
     let weights = weights.mask_fill(blind.expand([batch, heads, queries, keys]), 0.0);
+    let weights = match attend.dropped {
+        Some(mask) => forward_without_node(mask, weights),
+        None => weights,
+    };
     weights.matmul(spread(value))
 }
 

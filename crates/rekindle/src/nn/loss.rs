@@ -92,7 +92,7 @@ impl LinearCrossEntropy {
         targets: Tensor<1, Int>,
     ) -> Result<Tensor<1>, Error> {
         let loss = self.loss(&input, &weight, bias.as_ref(), &targets)?;
-        let zero = || Tensor::<1>::zeros([weight.dims()[1]], &input.device());
+        let zero = || Tensor::<1>::zeros([weight.dims()[1]], &input.device()).cast(input.dtype());
         // Without autodiff there is no node to be one, but the same work to be done.
         let inputs = match input.is_autodiff() {
             true => [input.clone().into(), weight.clone().into(), bias.clone().unwrap_or_else(zero).into()],
@@ -150,15 +150,9 @@ impl LinearCrossEntropy {
             });
         }
         let counted = kept.iter().flatten().count();
-        let weight = if self.sum { 1.0 } else { 1.0 / counted.max(1) as f32 };
-        Ok(Loss {
-            targets: kept.into(),
-            classes,
-            chunk,
-            smoothing: self.smoothing,
-            weight,
-            biased: bias.is_some(),
-        })
+        let weight = if self.sum { 1.0 } else { 1.0 / counted.max(1) as f64 };
+        let smoothing = f64::from(self.smoothing);
+        Ok(Loss { targets: kept.into(), classes, chunk, smoothing, weight, biased: bias.is_some() })
     }
 }
 
@@ -169,17 +163,17 @@ struct Loss {
     targets: Arc<[Option<usize>]>,
     classes: usize,
     chunk: usize,
-    smoothing: f32,
+    smoothing: f64,
     /// What the loss of a row is multiplied by.
-    weight: f32,
+    weight: f64,
     /// Whether the bias is the user's.
     biased: bool,
 }
 
 impl Loss {
     /// The part of the probability that every class gets.
-    fn everywhere(&self) -> f32 {
-        self.smoothing / self.classes.max(1) as f32
+    fn everywhere(&self) -> f64 {
+        self.smoothing / self.classes.max(1) as f64
     }
 }
 

@@ -1,5 +1,7 @@
 //! Linear layers, norms and the loss as nodes, against Burn's: the same values and gradients, within rounding.
 
+use std::sync::MutexGuard;
+
 use burn::nn::{Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig, RmsNormConfig};
 use burn::tensor::{DType, Distribution, Int, Tensor, TensorData, Tolerance, activation::log_softmax};
 use rekindle::nn::{LinearCrossEntropy, layer_norm, linear, rms_norm};
@@ -9,6 +11,13 @@ use crate::common::*;
 
 fn normal<const D: usize>(shape: [usize; D], dtype: DType) -> Tensor<D> {
     Tensor::<D>::random(shape, Distribution::Normal(0.0, 1.0), &device()).cast(dtype)
+}
+
+/// One test at a time, and the same numbers in every run.
+fn seeded() -> MutexGuard<'static, ()> {
+    let alone = alone();
+    device().seed(9);
+    alone
 }
 
 /// The output of `function`, and the gradients of what it is given, all as vectors.
@@ -38,7 +47,7 @@ fn agree(found: &[TensorData], expected: &[TensorData]) {
 
 #[test]
 fn a_linear_layer_agrees_with_burns() {
-    let _alone = alone();
+    let _alone = seeded();
     for dtype in [DType::F32, DType::F64] {
         for [batch, rows, from, to] in [[1, 1, 3, 2], [2, 5, 7, 4], [3, 130, 33, 65]] {
             let x = normal([batch * rows * from], dtype);
@@ -67,7 +76,7 @@ fn a_linear_layer_agrees_with_burns() {
 
 #[test]
 fn a_frozen_weight_has_no_gradient_and_the_input_has_one() {
-    let _alone = alone();
+    let _alone = seeded();
     let layer = LinearConfig::new(4, 3).init(&device());
     let x = normal([2, 4], DType::F32).require_grad();
     let weight = layer.weight.val().detach().set_require_grad(false);
@@ -82,8 +91,18 @@ fn a_frozen_weight_has_no_gradient_and_the_input_has_one() {
 }
 
 #[test]
+fn a_batch_of_nothing_leaves_the_weights_gradients_of_zero() {
+    let _alone = seeded();
+    let weight = normal([4, 3], DType::F32).require_grad();
+    let y = linear(Tensor::<2>::zeros([0, 4], &device()), weight.clone(), None);
+    assert_eq!(y.dims(), [0, 3]);
+    let gradient = weight.grad(&y.sum().backward()).unwrap().into_data();
+    assert!(gradient.iter::<f32>().count() == 12 && gradient.iter::<f32>().all(|x| x == 0.0));
+}
+
+#[test]
 fn norms_agree_with_burns() {
-    let _alone = alone();
+    let _alone = seeded();
     for dtype in [DType::F32, DType::F64] {
         for [rows, width] in [[1, 1], [3, 7], [200, 33], [70, 128]] {
             let inputs =
@@ -114,7 +133,7 @@ fn norms_agree_with_burns() {
 
 #[test]
 fn norms_run_on_the_parameters_of_burns_modules() {
-    let _alone = alone();
+    let _alone = seeded();
     let x = normal([4, 6], DType::F32);
     let layer = LayerNormConfig::new(6).init(&device());
     let found = layer_norm(x.clone(), layer.gamma.val(), layer.beta.as_ref().map(|beta| beta.val()), 1e-5);
@@ -127,7 +146,7 @@ fn norms_run_on_the_parameters_of_burns_modules() {
 /// A balanced tape runs cheap nodes again: with the same bits.
 #[test]
 fn a_balanced_tape_gives_the_same_gradients() {
-    let _alone = alone();
+    let _alone = seeded();
     let step = |device: burn::tensor::Device| {
         let on = |tensor: Tensor<1>| Tensor::<1>::from_data(tensor.into_data(), &device);
         device.seed(4);
@@ -147,7 +166,7 @@ fn a_balanced_tape_gives_the_same_gradients() {
 
 #[test]
 fn a_residual_is_added_to_what_dropout_leaves() {
-    let _alone = alone();
+    let _alone = seeded();
     let dropout = DropoutConfig::new(0.3).init().unwrap();
     let inputs = [normal([5000], DType::F32), normal([5000], DType::F32)];
     let ours = run(&inputs, |[residual, x]| {
@@ -178,7 +197,7 @@ fn whole(logits: Tensor<2>, targets: &[i64], ignored: Option<i64>, smoothing: f6
 
 #[test]
 fn the_loss_agrees_with_that_of_all_logits() {
-    let _alone = alone();
+    let _alone = seeded();
     for dtype in [DType::F32, DType::F64] {
         for [rows, features, classes] in [[1, 2, 3], [7, 5, 300], [70, 16, 2600]] {
             let inputs = [
@@ -217,8 +236,27 @@ fn the_loss_agrees_with_that_of_all_logits() {
 }
 
 #[test]
+fn a_loss_without_a_bias_agrees_in_every_type() {
+    let _alone = seeded();
+    for dtype in [DType::F32, DType::F64] {
+        let inputs = [normal([4 * 3], dtype), normal([3 * 7], dtype)];
+        let shaped = |x: Tensor<1>, weight: Tensor<1>| (x.reshape([4, 3]), weight.reshape([3, 7]));
+        let ours = run(&inputs, |[x, weight]| {
+            let (x, weight) = shaped(x, weight);
+            let targets = Tensor::<1, Int>::from_data([6, 0, 3, 3], &device());
+            LinearCrossEntropy::new().forward(x, weight, None, targets).unwrap()
+        });
+        let expected = run(&inputs, |[x, weight]| {
+            let (x, weight) = shaped(x, weight);
+            whole(x.matmul(weight), &[6, 0, 3, 3], None, 0.0, false)
+        });
+        agree(&ours, &expected);
+    }
+}
+
+#[test]
 fn the_loss_of_an_embedding_that_is_the_head_too() {
-    let _alone = alone();
+    let _alone = seeded();
     let embedding: Embedding = EmbeddingConfig::new(40, 8).init(&device());
     settle(&embedding);
     let tokens = Tensor::<2, Int>::from_data([[3, 5, 39]], &device());
@@ -238,7 +276,7 @@ fn the_loss_of_an_embedding_that_is_the_head_too() {
 
 #[test]
 fn the_loss_is_the_same_on_any_number_of_threads_and_zero_of_nothing() {
-    let _alone = alone();
+    let _alone = seeded();
     let inputs = [normal([60 * 8], DType::F32), normal([8 * 5000], DType::F32)];
     let step = |targets: Vec<i64>| {
         run(&inputs, |[x, weight]| {
@@ -260,7 +298,7 @@ fn the_loss_is_the_same_on_any_number_of_threads_and_zero_of_nothing() {
 
 #[test]
 fn a_loss_that_cannot_be_is_refused() {
-    let _alone = alone();
+    let _alone = seeded();
     let refused = |loss: LinearCrossEntropy, weight: [usize; 2], bias: usize, targets: &[i64]| {
         let targets = TensorData::new(targets.to_vec(), [targets.len()]);
         let targets = Tensor::<1, Int>::from_data(targets, &device());

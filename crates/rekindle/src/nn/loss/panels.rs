@@ -123,12 +123,13 @@ pub(super) fn forward(loss: &Loss, head: Head<'_>) -> (f32, Vec<f32>) {
             let log_sum = known.largest + known.total.ln();
             sums.push(log_sum);
             if loss.targets[rows.start + row].is_some() {
-                let expected = (1.0 - loss.smoothing) * known.target + loss.everywhere() * known.sum;
-                total += f64::from(log_sum - expected);
+                let [target, sum] = [known.target, known.sum].map(f64::from);
+                let expected = (1.0 - loss.smoothing) * target + loss.everywhere() * sum;
+                total += f64::from(log_sum) - expected;
             }
         }
     }
-    ((total * f64::from(loss.weight)) as f32, sums)
+    ((total * loss.weight) as f32, sums)
 }
 
 /// Looks at the logits of a panel.
@@ -178,7 +179,7 @@ pub(super) fn backward(loss: &Loss, head: Head<'_>, sums: &[f32], gradient: f32)
         weight: vec![0.0; loss.classes * features],
         bias: vec![0.0; loss.classes],
     };
-    let scale = gradient * loss.weight;
+    let scale = gradient * loss.weight as f32;
     let lanes = lanes(loss.classes);
     let length = lanes.first().map_or(1, ExactSizeIterator::len);
     for rows in chunks(loss) {
@@ -240,7 +241,8 @@ impl pulp::NullaryFnOnce for Differ<'_> {
     #[inline(always)]
     fn call(self) {
         let Self { loss, scale, rows, classes, sums, logits, of_bias } = self;
-        let everywhere = loss.everywhere() * scale;
+        let everywhere = loss.everywhere() as f32 * scale;
+        let of_target = (1.0 - loss.smoothing) as f32 * scale;
         for (row, logits) in logits.chunks_exact_mut(classes.len()).enumerate() {
             let row = rows.start + row;
             let Some(target) = loss.targets[row] else {
@@ -254,7 +256,7 @@ impl pulp::NullaryFnOnce for Differ<'_> {
                 *logit = exp(if below > 0.0 { 0.0 } else { below }) * scale - everywhere;
             }
             if classes.contains(&target) {
-                logits[target - classes.start] -= (1.0 - loss.smoothing) * scale;
+                logits[target - classes.start] -= of_target;
             }
             for (sum, logit) in of_bias.iter_mut().zip(&*logits) {
                 *sum += logit;

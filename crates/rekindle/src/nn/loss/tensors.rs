@@ -23,7 +23,7 @@ pub(super) fn plain(loss: &Loss, input: Tensor<2>, weight: Tensor<2>, bias: Opti
 
 impl Loss {
     /// Targets and weights of some rows; an ignored one has weight 0.
-    fn columns(&self, start: usize, rows: usize) -> (Vec<i64>, Vec<f32>) {
+    fn columns(&self, start: usize, rows: usize) -> (Vec<i64>, Vec<f64>) {
         let targets = &self.targets[start..start + rows];
         let weight = |target: &Option<usize>| if target.is_some() { self.weight } else { 0.0 };
         let class = |target: &Option<usize>| target.map_or(0, |class| i64::try_from(class).unwrap_or(0));
