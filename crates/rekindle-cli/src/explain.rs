@@ -93,7 +93,7 @@ fn stages(profile: &Profile, plan: &Plan) -> Vec<StageStory> {
                 story.option.clone_from(option);
                 let of = &profile.stages()[stage.index()];
                 let taken = of.options.iter().find(|known| Some(&known.name) == option.as_ref());
-                story.tape_bytes = taken.map_or(of.tape_bytes, |option| option.tape_bytes);
+                story.tape_bytes = of.taped_bytes_under(taken);
             }
             _ => {}
         }

@@ -87,19 +87,6 @@ fn holds_its_budgets<S, const D: usize>(model: &impl Module, cut: &S, batch: &S:
 where
     S: Staged<Output = Tensor<D>>,
 {
-    holds_its_budgets_within(0.1, -0.1, model, cut, batch);
-}
-
-/// The same, with how far above and below the prediction a peak may be.
-fn holds_its_budgets_within<S, const D: usize>(
-    above: f64,
-    below: f64,
-    model: &impl Module,
-    cut: &S,
-    batch: &S::Batch,
-) where
-    S: Staged<Output = Tensor<D>>,
-{
     let _alone = alone();
     // The first step makes lazy things.
     step(model, cut, batch, Rule::EVERY_ONE.into());
@@ -128,7 +115,7 @@ fn holds_its_budgets_within<S, const D: usize>(
         );
         let predicted = planned.plan().predicted.peak_bytes;
         let off = peak.get() as f64 / predicted.get() as f64 - 1.0;
-        assert!((below..=above).contains(&off), "{budget}: {peak}, but {predicted} predicted");
+        assert!(off.abs() <= 0.1, "{budget}: {peak}, but {predicted} predicted");
         assert!(within.get() <= last, "{budget}");
         last = within.get();
     }
@@ -143,10 +130,8 @@ fn a_gpt_keeps_every_budget() {
 
 #[test]
 fn a_gpt_in_finer_stages_keeps_every_budget() {
-    // Our nodes keep so little that it tells: the residual stream goes through three boundaries of a block, and is counted in
-    // each. What is predicted may be too much by a fifth, and never too little.
     let model = gpt(6, 0.1);
-    holds_its_budgets_within(0.1, -0.2, &model, &model.fine(), &tokens(4));
+    holds_its_budgets(&model, &model.fine(), &tokens(4));
     device().seed(3);
     let config = GptConfig::new(64, 64, 4, 6, 64).with_dropout(0.1).with_burn(true);
     let model = config.init(&device()).unwrap();

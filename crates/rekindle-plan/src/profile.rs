@@ -68,6 +68,10 @@ pub struct StageProfile {
     pub output_bytes: Bytes,
     /// What a taped forward keeps, the output included.
     pub tape_bytes: Bytes,
+    /// What of the output is memory of the input that the stage only passes on, such as a residual. A tape holds on to
+    /// its input and does not take it a second time; a boundary that is kept without a tape counts as its own.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub passed_bytes: Bytes,
     /// How long its forward takes.
     pub forward_ns: Nanos,
     /// How long its backward takes.
@@ -94,6 +98,17 @@ pub struct StageProfile {
 }
 
 impl StageProfile {
+    /// What its tape takes beside the input it holds on to.
+    pub fn taped_bytes(&self) -> Bytes {
+        self.taped_bytes_under(None)
+    }
+
+    /// The same under one of its options.
+    pub fn taped_bytes_under(&self, option: Option<&TapeOption>) -> Bytes {
+        // A profile passes on no more than the output, which every tape includes.
+        option.map_or(self.tape_bytes, |option| option.tape_bytes).saturating_sub(self.passed_bytes)
+    }
+
     /// What its backward takes beside the tape and the gradient it starts from: workspace, and the gradients of its
     /// parameters.
     pub fn backward_workspace(&self) -> Bytes {
@@ -197,6 +212,22 @@ pub enum ProfileError {
         /// The tape found, under the option if it has one.
         tape_bytes: Bytes,
         /// The output found.
+        output_bytes: Bytes,
+    },
+    /// A stage passes on more than there is.
+    #[error(
+        "stage {stage} (`{name}`) passes {passed_bytes} of its input of {input_bytes} on in its output of {output_bytes}, expected no more than either"
+    )]
+    PassedTooMuch {
+        /// Which stage.
+        stage: Stage,
+        /// Its name.
+        name: String,
+        /// What it is said to pass on.
+        passed_bytes: Bytes,
+        /// The size of its input.
+        input_bytes: Bytes,
+        /// The size of its output.
         output_bytes: Bytes,
     },
     /// Two options of a stage, or two places, have one name.
@@ -338,6 +369,16 @@ impl Profile {
                         output_bytes: profile.output_bytes,
                     });
                 }
+            }
+            let input_bytes = self.boundary_bytes(stage.input()).unwrap_or_default();
+            if profile.passed_bytes > input_bytes.min(profile.output_bytes) {
+                return Err(ProfileError::PassedTooMuch {
+                    stage,
+                    name: profile.name.clone(),
+                    passed_bytes: profile.passed_bytes,
+                    input_bytes,
+                    output_bytes: profile.output_bytes,
+                });
             }
             unique(profile.options.iter().map(|option| &option.name), || {
                 format!("the options of stage {stage} (`{}`)", profile.name)
@@ -485,6 +526,9 @@ impl Profile {
             if !is_zero(&stage.parameter_gradient_bytes) {
                 text(&stage.parameter_gradient_bytes.get().to_string());
             }
+            if !is_zero(&stage.passed_bytes) {
+                text(&format!("passed {}", stage.passed_bytes.get()));
+            }
             for option in &stage.options {
                 text(option.name.as_str());
                 text(&option.tape_bytes.get().to_string());
@@ -547,6 +591,7 @@ mod tests {
         assert!(message("1200000,", "99999999999999999999999,").contains("expected u64"));
         assert!(message("8388608", "18446744073709551615").contains("more than 2^64"));
         assert!(message("8388608", "1").contains("a tape includes the output"));
+        assert!(message("8388608,", "8388608, \"passed_bytes\": 262145,").contains("no more than either"));
         assert!(message("12000000000,", "0,").contains("0 bytes per second"));
         assert!(message("\"block.0\"", "\"\"").contains("empty name"));
         assert!(message("\"balanced\"", "\"two words\"").contains("is not a name"));

@@ -3,7 +3,8 @@
 //! The rules it applies:
 //!
 //! - A boundary is released when a stage has read it, unless the plan said `keep`.
-//! - A tape includes its stage's output and holds on to its stage's input until the backward.
+//! - A tape includes its stage's output and holds on to its stage's input until the backward. What the stage passes on
+//!   from one to the other is one piece of memory as long as it does.
 //! - The first action that makes the region's output ends the forward half: the output is handed out, and its
 //!   gradient is there from then on.
 //! - An offload or a fetch runs beside the computation. Who needs it finished waits: `drop` for an offload, the first
@@ -210,7 +211,7 @@ impl<'a> Walk<'a> {
         let (taped, forward) = match option {
             None => {
                 let workspace = profile.backward_workspace();
-                let taped = Taped { bytes: profile.tape_bytes, backward: profile.backward_ns, workspace };
+                let taped = Taped { bytes: profile.taped_bytes(), backward: profile.backward_ns, workspace };
                 (taped, profile.forward_ns)
             }
             Some(name) => {
@@ -219,7 +220,8 @@ impl<'a> Walk<'a> {
                 let option =
                     option.ok_or_else(|| unknown("option", name, options.iter().map(|o| &o.name)))?;
                 let workspace = profile.backward_workspace_under(Some(option));
-                let taped = Taped { bytes: option.tape_bytes, backward: option.backward_ns, workspace };
+                let bytes = profile.taped_bytes_under(Some(option));
+                let taped = Taped { bytes, backward: option.backward_ns, workspace };
                 (taped, option.forward_ns)
             }
         };

@@ -152,6 +152,13 @@ fn a_pinned_stage_is_taped_the_first_time_and_its_tape_stays() {
     ");
 }
 
+/// The same stages, none of which passes anything on.
+fn whole(profile: Profile) -> Profile {
+    let stages = profile.stages().iter();
+    let stages = stages.map(|stage| StageProfile { passed_bytes: Bytes::ZERO, ..stage.clone() });
+    Profile::new("whole", "none", profile.input_bytes(), stages.collect()).unwrap()
+}
+
 /// Everything that must hold of a plan for every budget that is not refused.
 fn check_every_budget(profile: &Profile) -> Result<(), TestCaseError> {
     let (least, all) = (smallest(profile), store_all_peak(profile));
@@ -191,20 +198,31 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn no_budget_is_exceeded_from_the_smallest_to_that_of_store_all(profile in any_profile()) {
+    fn no_budget_is_exceeded_from_the_smallest_to_that_of_store_all(profile in any_profile().prop_map(whole)) {
         check_every_budget(&profile)?;
     }
 
     #[test]
-    fn no_budget_is_exceeded_with_stages_that_run_once(profile in any_pinned_profile()) {
+    fn no_budget_is_exceeded_with_stages_that_run_once(profile in any_pinned_profile().prop_map(whole)) {
         check_every_budget(&profile)?;
     }
 
     /// What is needed when everything goes that may, and what is needed when nothing goes.
     #[test]
-    fn the_smallest_budget_is_that_of_full_or_of_store_all(profile in any_profile()) {
+    fn the_smallest_budget_is_that_of_full_or_of_store_all(profile in any_profile().prop_map(whole)) {
         let rules = [Rule::Full, Rule::StoreAll].map(|rule| peak_of(&profile, rule));
         prop_assert_eq!(Some(smallest(&profile)), rules.into_iter().min());
+    }
+
+    /// An upper bound: it does not know that memory is passed on.
+    #[test]
+    fn what_stages_pass_on_changes_no_plan(profile in any_profile(), room in 1.0..4.0f64) {
+        let whole = whole(profile.clone());
+        let budget = (smallest(&whole) as f64 * room) as u64;
+        prop_assert_eq!(smallest(&profile), smallest(&whole));
+        let plan = solve(&profile, budget).unwrap();
+        prop_assert_eq!(plan.actions, solve(&whole, budget).unwrap().actions);
+        prop_assert!(plan.predicted.peak_bytes.get() <= budget);
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod chains;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use chains::{any_stage, name};
+use chains::{any_stage, name, passing};
 use proptest::prelude::*;
 use rekindle_plan::solvers::optimal;
 use rekindle_plan::{
@@ -217,8 +217,8 @@ impl<'a> Search<'a> {
         let stage = &self.profile.stages()[first as usize - 1];
         let option = option.map(|name| stage.options.iter().find(|option| option.name == *name).unwrap());
         let (tape, forward, backward) = match option {
-            None => (stage.tape_bytes, stage.forward_ns, stage.backward_ns),
-            Some(option) => (option.tape_bytes, option.forward_ns, option.backward_ns),
+            None => (stage.taped_bytes(), stage.forward_ns, stage.backward_ns),
+            Some(option) => (stage.taped_bytes_under(Some(option)), option.forward_ns, option.backward_ns),
         };
         let running = tape.get() + stage.forward_extra_bytes.get() + self.waiting(last);
         let back = tape.get() + stage.backward_workspace_under(option).get() + self.gradient(first);
@@ -429,7 +429,7 @@ prop_compose! {
             restore_bytes_per_second: restore * 1_000_000_000,
         });
         let tiers = tiers.iter().enumerate().map(tier).collect();
-        let profile = Profile::new("places", "none", Bytes::new(input), stages).unwrap();
+        let profile = Profile::new("places", "none", Bytes::new(input), passing(input, stages)).unwrap();
         profile.with_places(tiers, codec.into_iter().collect()).unwrap()
     }
 }

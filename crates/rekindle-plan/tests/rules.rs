@@ -249,7 +249,7 @@ fn least(profile: &Profile) -> Bytes {
         let (input, output) = (Boundary::new(number - 1), Boundary::new(number));
         let parts = [
             profile.boundary_bytes(input).unwrap(),
-            stage.tape_bytes,
+            stage.taped_bytes(),
             profile.gradient_bytes(output).unwrap(),
             stage.backward_extra_bytes,
             stage.parameter_gradient_bytes,

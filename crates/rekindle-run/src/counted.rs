@@ -94,7 +94,17 @@ impl Allocation {
 pub struct CountedBoundary {
     boundary: Boundary,
     value: u64,
-    memory: Allocation,
+    memory: Pieces,
+}
+
+/// The memory of a boundary, of which the next stages may pass a front part on.
+#[derive(Clone, Debug, Default)]
+struct Pieces(Vec<Allocation>);
+
+impl Pieces {
+    fn bytes(&self) -> Bytes {
+        self.0.iter().map(Allocation::bytes).sum()
+    }
 }
 
 impl CountedBoundary {
@@ -111,8 +121,8 @@ pub struct CountedTape {
     stage: Stage,
     value: u64,
     _own: Allocation,
-    _input: Allocation,
-    _output: Allocation,
+    _input: Pieces,
+    _output: Pieces,
 }
 
 /// The gradient of a boundary.
@@ -133,7 +143,7 @@ impl CountedGradient {
 /// The memory of a boundary as a parcel shares it.
 struct Exported {
     bytes: Vec<u8>,
-    _memory: Allocation,
+    _memory: Pieces,
 }
 
 impl AsRef<[u8]> for Exported {
@@ -197,7 +207,7 @@ impl CountedEngine {
 
     /// The region's input.
     pub fn input(&self) -> CountedBoundary {
-        self.make(Boundary::new(0), 1)
+        self.make(Boundary::new(0), 1, &Pieces::default())
     }
 
     /// The gradient of the region's output.
@@ -206,9 +216,50 @@ impl CountedEngine {
         self.make_gradient(Boundary::new(last), 2)
     }
 
-    fn make(&self, boundary: Boundary, value: u64) -> CountedBoundary {
-        let bytes = self.profile.boundary_bytes(boundary).unwrap_or_default();
-        CountedBoundary { boundary, value, memory: self.ledger.allocate(bytes) }
+    /// A boundary whose front is `passed`, and whose rest is new memory.
+    fn make(&self, boundary: Boundary, value: u64, passed: &Pieces) -> CountedBoundary {
+        let bytes = self.profile.boundary_bytes(boundary).unwrap_or_default().get();
+        let mut memory = passed.clone();
+        let mut from = passed.bytes().get();
+        for to in self.cuts(boundary).into_iter().chain([bytes]) {
+            if to > from {
+                memory.0.push(self.ledger.allocate(Bytes::new(to - from)));
+                from = to;
+            }
+        }
+        CountedBoundary { boundary, value, memory }
+    }
+
+    /// Where stages to come will cut a boundary, from the front.
+    fn cuts(&self, boundary: Boundary) -> Vec<u64> {
+        let later = self.profile.stages().iter().skip(boundary.index());
+        let mut cuts: Vec<u64> = later
+            .scan(u64::MAX, |front, stage| {
+                *front = stage.passed_bytes.get().min(*front);
+                Some(*front)
+            })
+            .take_while(|front| *front > 0)
+            .collect();
+        cuts.reverse();
+        cuts
+    }
+
+    /// What a stage passes on of its input.
+    fn passed(&self, stage: Stage, input: &CountedBoundary) -> Pieces {
+        let wanted = self.profile.stages().get(stage.index()).map(|stage| stage.passed_bytes.get());
+        let mut left = wanted.unwrap_or_default();
+        let pieces = input.memory.0.iter().take_while(|piece| {
+            let fits = piece.bytes().get() <= left;
+            left -= if fits { piece.bytes().get() } else { 0 };
+            fits
+        });
+        Pieces(pieces.cloned().collect())
+    }
+
+    /// What a stage makes of its input.
+    fn output(&self, stage: Stage, input: &CountedBoundary) -> CountedBoundary {
+        let value = mixed(input.value, u64::from(stage.number()));
+        self.make(stage.output(), value, &self.passed(stage, input))
     }
 
     fn make_gradient(&self, boundary: Boundary, value: u64) -> CountedGradient {
@@ -253,7 +304,7 @@ impl Engine for CountedEngine {
         expect("forward", stage, input.boundary, stage.input())?;
         let extra = self.stage(stage)?.forward_extra_bytes;
         self.count_forward(stage);
-        let output = self.make(stage.output(), mixed(input.value, u64::from(stage.number())));
+        let output = self.output(stage, &input);
         drop(self.ledger.allocate(extra));
         Ok(output)
     }
@@ -280,7 +331,7 @@ impl Engine for CountedEngine {
         };
         let (own, extra) = (bytes.saturating_sub(profile.output_bytes), profile.forward_extra_bytes);
         self.count_forward(stage);
-        let output = self.make(stage.output(), mixed(input.value, u64::from(stage.number())));
+        let output = self.output(stage, &input);
         let tape = CountedTape {
             stage,
             workspace,
@@ -340,7 +391,7 @@ impl Engine for CountedEngine {
         let bytes = tensor.bytes.as_slice();
         let same = elements(*value, bytes.len()).eq(bytes.iter().copied());
         let value = if same { *value } else { xxh3_64(bytes) };
-        Ok(self.make(Boundary::new(number), value))
+        Ok(self.make(Boundary::new(number), value, &Pieces::default()))
     }
 
     fn set_aside(&mut self, bytes: Bytes) -> Option<Box<dyn Any + Send>> {

@@ -214,13 +214,20 @@ fn measure_stage<E: Measurable>(
         }
     }
     let output_bytes = engine.boundary_bytes(&output);
+    // What it made no memory for is the input's.
+    let passed_bytes = match engine.live_bytes() {
+        Some(_) => output_bytes.saturating_sub(free.left()).min(engine.boundary_bytes(input)),
+        None => Bytes::ZERO,
+    };
     let mine = engine.parameter_gradient_bytes(stage).get();
     let backward_extra = own.backward.extra();
     let taped = [&own].into_iter().chain(&others);
     let forward_extra = taped.map(|taped| taped.forward.extra()).max().unwrap_or(0);
+    let tape_bytes =
+        |taped: &TapedRuns| Bytes::new(median(&taped.tapes) + passed_bytes.get()).max(output_bytes);
     let options = names.into_iter().zip(&others).map(|(name, taped)| TapeOption {
         name,
-        tape_bytes: Bytes::new(median(&taped.tapes)).max(output_bytes),
+        tape_bytes: tape_bytes(taped),
         forward_ns: taped.forward.median(),
         backward_ns: taped.backward.median(),
         backward_extra_bytes: Some(Bytes::new(taped.backward.extra().saturating_sub(mine))),
@@ -232,7 +239,8 @@ fn measure_stage<E: Measurable>(
         profile: StageProfile {
             name: String::new(),
             output_bytes,
-            tape_bytes: Bytes::new(median(&own.tapes)).max(output_bytes),
+            tape_bytes: tape_bytes(&own),
+            passed_bytes,
             forward_ns: Nanos::new(forward_ns),
             backward_ns: own.backward.median(),
             forward_extra_bytes: Bytes::new(
@@ -341,6 +349,11 @@ impl Runs {
 
     fn median(&self) -> Nanos {
         Nanos::new(median(&self.times))
+    }
+
+    /// What a run leaves.
+    fn left(&self) -> Bytes {
+        Bytes::new(median(&self.extras.iter().map(|(_, left)| *left).collect::<Vec<_>>()))
     }
 
     /// The most that any run needed: how much depends on how many threads work at once. What a thread allocates for

@@ -37,6 +37,7 @@ prop_compose! {
             backward_extra_bytes: Bytes::new(backward_extra),
             gradient_bytes: gradient.map(Bytes::new),
             parameter_gradient_bytes: Bytes::new(weights),
+            passed_bytes: Bytes::ZERO,
             pinned: false,
             options: vec![TapeOption {
                 name: name("light"),
@@ -203,6 +204,7 @@ fn run(profile: &Profile, actions: &[Action]) {
 /// The counted engine, noting its live and peak bytes around every call the executor makes.
 fn run_with(profile: &Profile, actions: &[Action], tier: Box<dyn Store>) {
     let (schedule, simulation) = Schedule::judge(profile, actions).unwrap();
+    let passes = profile.stages().iter().any(|stage| stage.passed_bytes > Bytes::ZERO);
     let mut engine = CountedEngine::new(profile.clone());
     let ledger = engine.ledger().clone();
     let half = HalfStore { ledger: ledger.clone(), shelves: BTreeMap::new() };
@@ -226,15 +228,31 @@ fn run_with(profile: &Profile, actions: &[Action], tier: Box<dyn Store>) {
                 expected = expected.checked_add(last.output_bytes).unwrap();
             }
         }
-        assert_eq!(event.live_bytes, Some(expected), "after action {index}, {}", event.action);
+        let found = event.live_bytes.unwrap();
+        // Boundaries that are kept with memory in common count as if they had none.
+        let matches = if passes { found <= expected } else { found == expected };
+        assert!(matches, "after action {index}, {}: {found}, expected {expected}", event.action);
     }
-    assert_eq!(ledger.peak(), simulation.peak_bytes, "{actions:?}");
+    assert!(ledger.peak() <= simulation.peak_bytes, "{actions:?}");
+    assert!(passes || ledger.peak() == simulation.peak_bytes, "{actions:?}");
     assert_eq!(engine.forwards(), simulation.forwards);
     assert_eq!(gradient.value(), plain(profile), "{actions:?}");
     assert_eq!(executor.faults(), [], "{actions:?}");
     drop(gradient);
     drop(executor);
     assert_eq!(ledger.live(), Bytes::ZERO, "nothing is left");
+}
+
+/// The profile with stages that pass on so many percent of what they can.
+fn passing(profile: &Profile, percent: &[u64]) -> Profile {
+    let mut given = profile.input_bytes();
+    let stages = profile.stages().iter().zip(percent).map(|(stage, percent)| {
+        let passed_bytes = Bytes::new(given.min(stage.output_bytes).get() * percent / 100);
+        given = stage.output_bytes;
+        StageProfile { passed_bytes, ..stage.clone() }
+    });
+    let passing = Profile::new("passing", "none", profile.input_bytes(), stages.collect()).unwrap();
+    passing.with_places(profile.tiers().to_vec(), profile.codecs().to_vec()).unwrap()
 }
 
 proptest! {
@@ -245,6 +263,47 @@ proptest! {
         rolls in proptest::collection::vec(0..1000u32, 1..60),
     ) {
         run(&profile, &random_plan(profile.stages().len() as u32, &rolls));
+    }
+
+    #[test]
+    fn memory_that_stages_pass_on_is_never_more_than_simulated(
+        profile in any_profile(),
+        percent in proptest::collection::vec(0..=100u64, 8),
+        rolls in proptest::collection::vec(0..1000u32, 1..60),
+    ) {
+        let profile = passing(&profile, &percent);
+        run(&profile, &random_plan(profile.stages().len() as u32, &rolls));
+    }
+
+    #[test]
+    fn memory_that_stages_pass_on_is_in_all_tapes_once(
+        profile in any_profile(), percent in proptest::collection::vec(0..=100u64, 8),
+    ) {
+        let profile = passing(&profile, &percent);
+        let actions = Rule::StoreAll.actions(profile.stages().len()).unwrap();
+        let (schedule, simulation) = Schedule::judge(&profile, &actions).unwrap();
+        let mut engine = CountedEngine::new(profile);
+        let mut executor = Executor::<CountedEngine>::new(schedule, Stores::new());
+        let input = engine.input();
+        drop(executor.forward(&mut engine, input).unwrap());
+        let gradient = engine.output_gradient();
+        executor.backward(&mut engine, gradient).unwrap();
+        prop_assert_eq!(engine.ledger().peak(), simulation.peak_bytes);
+    }
+
+    #[test]
+    fn measuring_finds_what_stages_pass_on(
+        profile in any_profile(), percent in proptest::collection::vec(0..=100u64, 8),
+    ) {
+        let profile = passing(&profile, &percent);
+        let mut engine = CountedEngine::new(profile.clone());
+        let input = engine.input();
+        let measuring = Measuring { runs: 1, ..Measuring::default() };
+        let found = measure(&mut engine, input, measuring, &mut |_, _| {}).unwrap();
+        for (found, expected) in found.stages.iter().zip(profile.stages()) {
+            prop_assert_eq!(found.passed_bytes, expected.passed_bytes);
+            prop_assert_eq!(found.tape_bytes, expected.tape_bytes);
+        }
     }
 
     #[cfg(unix)]

@@ -273,6 +273,7 @@ fn profiled(
     let plain = capture::record(stage, input, Run::Taped(TapeStrategy::Disabled))?;
     let bytes = tape::taped(&plain.recording, &free.recording);
     let output_bytes = plain.output.bytes();
+    let passed = output_bytes.saturating_sub(tape::output_bytes(&free.recording)).min(input.bytes());
     let times = |recording: &Recording| {
         let (forward, backward) = recording.operations.split_at(recording.forward);
         (cost::time(forward, device), cost::time(backward, device))
@@ -285,7 +286,7 @@ fn profiled(
     if let Some((balanced, name)) = balanced.zip("balanced".parse().ok()) {
         let bytes = tape::taped(&balanced.recording, &free.recording);
         let (forward_ns, backward_ns): (Nanos, Nanos) = times(&balanced.recording);
-        let tape_bytes = Bytes::new(bytes.tape.max(output_bytes));
+        let tape_bytes = Bytes::new(bytes.tape.saturating_add(passed).max(output_bytes));
         let backward_extra_bytes = Some(Bytes::new(bytes.backward_extra));
         options.push(TapeOption { name, tape_bytes, forward_ns, backward_ns, backward_extra_bytes });
     }
@@ -303,7 +304,8 @@ fn profiled(
     let profile = StageProfile {
         name: stage.name().to_owned(),
         output_bytes: Bytes::new(output_bytes),
-        tape_bytes: Bytes::new(bytes.tape.max(output_bytes)),
+        tape_bytes: Bytes::new(bytes.tape.saturating_add(passed).max(output_bytes)),
+        passed_bytes: Bytes::new(passed),
         forward_ns,
         backward_ns,
         forward_extra_bytes: Bytes::new(bytes.forward_extra.max(tape::free_extra(&free.recording))),

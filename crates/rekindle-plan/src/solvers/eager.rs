@@ -33,7 +33,8 @@ pub const NAME: &str = "eager";
 /// **What it does.** A stage runs with its tape if room can be made for it, because it may be the last; without
 /// otherwise. Going back, a tape that is gone is made again from the nearest boundary there is, and the stages on the way
 /// run by the same rule. What they leave stays until something better needs its room. A tape that was let go before its
-/// backward is left out of the plan, where its stage runs without one. Tape options, tiers and codecs are not used.
+/// backward is left out of the plan, where its stage runs without one. Tape options, tiers and codecs are not used, and what a
+/// stage passes on counts as if it were memory of its own.
 ///
 /// **What it promises.** Never a byte over the budget. Nothing is run twice when the budget is that of `store-all`.
 /// Otherwise nothing is promised about the time, not even that a larger budget takes less of it.

@@ -40,6 +40,7 @@ prop_compose! {
         weights in prop_oneof![Just(0), 0..60u64],
         light in proptest::option::of(0..100u64),
         light_extra in proptest::option::of(0..80u64),
+        passed in prop_oneof![Just(0), 0..=100u64],
     ) -> StageProfile {
         let light = light.map(|percent| TapeOption {
             name: name("light"),
@@ -58,10 +59,21 @@ prop_compose! {
             backward_extra_bytes: Bytes::new(backward_extra),
             gradient_bytes: gradient.map(Bytes::new),
             parameter_gradient_bytes: Bytes::new(weights),
+            passed_bytes: Bytes::new(output * passed / 100),
             pinned: false,
             options: light.into_iter().collect(),
         }
     }
+}
+
+/// The stages in a row, none passing on more than it is given.
+pub(crate) fn passing(input: u64, mut stages: Vec<StageProfile>) -> Vec<StageProfile> {
+    let mut given = Bytes::new(input);
+    for stage in &mut stages {
+        stage.passed_bytes = stage.passed_bytes.min(given);
+        given = stage.output_bytes;
+    }
+    stages
 }
 
 prop_compose! {
@@ -83,7 +95,7 @@ prop_compose! {
             compress_bytes_per_second: write * 1_000_000_000,
             restore_bytes_per_second: read * 1_000_000_000,
         };
-        let profile = Profile::new("random", "none", Bytes::new(input), stages).unwrap();
+        let profile = Profile::new("random", "none", Bytes::new(input), passing(input, stages)).unwrap();
         profile.with_places(vec![tier], vec![codec]).unwrap()
     }
 }

@@ -123,6 +123,8 @@ impl Board {
             // The output it includes is among the boundaries.
             all.get() - stage.output_bytes.get()
         });
+        // A tape holds its input and its output, which have this much in common.
+        let passed = self.tapes.keys().map(|number| profile.stages()[number.index()].passed_bytes.get());
         let copies = self.copies.iter().map(|(boundary, codec)| {
             let mut codecs = profile.codecs().iter();
             let codec = codecs.find(|found| found.name == *codec);
@@ -139,7 +141,7 @@ impl Board {
             let behind = stages[at.index()..].iter().map(|stage| stage.parameter_gradient_bytes.get());
             own.get() + behind.sum::<u64>()
         });
-        boundaries.chain(tapes).chain(copies).sum::<u64>() + gradient
+        boundaries.chain(tapes).chain(copies).sum::<u64>() + gradient - passed.sum::<u64>()
     }
 }
 

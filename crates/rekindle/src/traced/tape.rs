@@ -128,9 +128,15 @@ pub(super) fn free_extra(recording: &Recording) -> u64 {
         };
         (block.made, last, block.bytes)
     });
+    peak(made, end).saturating_sub(output_bytes(recording))
+}
+
+/// What a run makes memory for that its output looks at: not what it passes on.
+pub(super) fn output_bytes(recording: &Recording) -> u64 {
+    let memory = Memory::of(recording);
+    let outputs = memory.blocks_of(&recording.outputs);
     let own = outputs.iter().map(|index| &memory.blocks[*index]).filter(|block| !block.given);
-    let output = own.fold(0, |sum: u64, block| sum.saturating_add(block.bytes));
-    peak(made, end).saturating_sub(output)
+    own.fold(0, |sum: u64, block| sum.saturating_add(block.bytes))
 }
 
 /// The most that is alive at once, of blocks that live from one operation up to and including another.

@@ -57,11 +57,10 @@ impl Chain {
         let gradient: Vec<u64> =
             boundaries.map(|at| profile.gradient_bytes(at).unwrap_or_default().get()).collect();
         let tapes = stages.iter().zip(&gradient[1..]).map(|(stage, gradient)| {
-            let own = (None, stage.tape_bytes, stage.forward_ns, stage.backward_ns);
-            let others = stage
-                .options
-                .iter()
-                .map(|option| (Some(option), option.tape_bytes, option.forward_ns, option.backward_ns));
+            let own = (None, stage.taped_bytes(), stage.forward_ns, stage.backward_ns);
+            let others = stage.options.iter().map(|option| {
+                (Some(option), stage.taped_bytes_under(Some(option)), option.forward_ns, option.backward_ns)
+            });
             // The profile's sums fit into 64 bits, and so does every sum of a part of it.
             let ways: Vec<_> = [own].into_iter().chain(others).collect();
             let fastest = ways.iter().map(|way| way.2.get() + way.3.get()).min().unwrap_or(0);
