@@ -5,6 +5,8 @@
 
 mod gelu;
 mod softmax;
+mod swiglu;
 
 pub use gelu::gelu;
 pub use softmax::{masked_softmax, softmax};
+pub use swiglu::swiglu;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::{Bool, DType, FloatDType, Tensor};
+use burn::tensor::{Bool, Tensor};
 
-use crate::node::{AnyTensor, Found, GraphBackend, Operation, apply, made, strided};
+use crate::node::{AnyTensor, Found, GraphBackend, Operation, apply, converted, made, strided, widened};
 use crate::philox::Mask;
 use crate::{Dropout, Error};
 
@@ -196,14 +196,6 @@ impl Attend {
     }
 }
 
-/// The type the work is done in, where the elements have fewer digits.
-fn widened<B: GraphBackend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
-    match tensor.dtype() {
-        DType::F16 | DType::BF16 => B::float_cast(tensor, FloatDType::F32),
-        _ => tensor,
-    }
-}
-
 impl Operation<3> for Attend {
     const READS: [bool; 3] = [true; 3];
     const CHEAP: bool = false;
@@ -225,10 +217,7 @@ impl Operation<3> for Attend {
             }
             _ => tensors::forward::<B>(&self, query, key, value),
         };
-        let output = match output.dtype() == given {
-            true => output,
-            false => B::float_cast(output, float_type(given)),
-        };
+        let output = converted::<B>(output, given);
         (output.clone(), vec![output, sums])
     }
 
@@ -264,21 +253,6 @@ impl Operation<3> for Attend {
             }
             _ => tensors::backward::<B>(&self, [query, key, value], [output, sums], gradient),
         };
-        gradients.map(|gradient| {
-            Some(match gradient.dtype() == given {
-                true => gradient,
-                false => B::float_cast(gradient, float_type(given)),
-            })
-        })
-    }
-}
-
-/// The type as one to cast to.
-fn float_type(dtype: DType) -> FloatDType {
-    match dtype {
-        DType::F16 => FloatDType::F16,
-        DType::BF16 => FloatDType::BF16,
-        DType::F64 => FloatDType::F64,
-        _ => FloatDType::F32,
+        gradients.map(|gradient| Some(converted::<B>(gradient, given)))
     }
 }

@@ -8,7 +8,7 @@ use burn::tensor::{Device, Distribution, Tensor, TensorData};
 
 use crate::kernel::Kernel;
 use crate::node::{
-    AnyTensor, Found, GraphBackend, Operation, apply, apply_one, is_capture, rewrite, rewrite_from,
+    AnyTensor, Found, GraphBackend, Operation, apply_one, apply_widened, is_capture, rewrite, rewrite_from,
 };
 use crate::philox::Mask;
 use crate::{Error, seeds};
@@ -96,7 +96,8 @@ impl Dropout {
         let Some(mask) = lean.then(|| self.mask(&input)).flatten() else {
             return residual + self.forward(input);
         };
-        apply(DropAdd(mask), [AnyTensor::from(residual), AnyTensor::from(input)])
+        let dtype = residual.dtype();
+        apply_widened(DropAdd(mask), [AnyTensor::from(residual), AnyTensor::from(input)], dtype)
             .map(|output| Tensor::from_dispatch(output.0))
             .unwrap_or_else(|[residual, input]| {
                 let [residual, input] = [residual, input].map(|given| Tensor::<D>::from_dispatch(given.0));

@@ -158,6 +158,33 @@ pub enum Error {
         /// The smoothing found.
         found: f32,
     },
+    /// A share of a loss that is none.
+    #[error("the share of a loss is {found}, expected a number above 0")]
+    Share {
+        /// The share found.
+        found: f64,
+    },
+    /// The end of a sum that was never begun.
+    #[error("no loss was added, expected at least one")]
+    NothingAccumulated,
+    /// A scale that would change digits, or the range of the type.
+    #[error("the loss scale is {found}, expected a power of two from 1 to 16777216")]
+    LossScale {
+        /// The scale found.
+        found: f32,
+    },
+    /// A length that gradients cannot be clipped to.
+    #[error("gradients are to be clipped to a length of {found}, expected a number above 0")]
+    ClipNorm {
+        /// The length found.
+        found: f64,
+    },
+    /// Gradients that would ruin the weights.
+    #[error("the gradients have a length of {norm}, expected a finite number")]
+    NotFinite {
+        /// Their length.
+        norm: f64,
+    },
     /// A target is no class.
     #[error("the target of row {row} is {found}, expected 0 to {} or the one to ignore", classes.saturating_sub(1))]
     LossTarget {

@@ -46,7 +46,8 @@
 //! - [`Dropout`]: Burn's, with a mask that is made in parallel and never kept.
 //! - [`Attention`]: exact, in memory that grows with the sequence and not with its square.
 //! - [`nn`]: linear layers, norms, and a loss without logits, as one node each.
-//! - [`activation`]: softmax, masked or not, and GELU that keep less and take less time.
+//! - [`activation`]: softmax, masked or not, GELU and SwiGLU that keep less and take less time.
+//! - [`training`]: micro-batches, loss scaling and clipping, between the loss and the optimizer.
 //! - [`Checks`], [`what_is_kept`], [`TraceHandle`]: what happened, and whether it was right.
 //! - `trace`, `trace_model`: the profile of a model without running it, of one that fits no machine at hand too.
 //! - [`memory`]: live and peak bytes on CPU backends.
@@ -93,6 +94,7 @@ mod stage;
 mod staged;
 #[cfg(feature = "capture")]
 mod traced;
+pub mod training;
 
 pub use attention::Attention;
 pub use backward::backward;

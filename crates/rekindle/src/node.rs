@@ -25,6 +25,7 @@ mod run;
 mod sweep;
 mod tensor;
 mod travel;
+mod widened;
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::tensor::FloatTensor;
@@ -40,6 +41,7 @@ pub(crate) use run::{Job, Setup, measure, run};
 pub use sweep::sweep;
 pub(crate) use sweep::sweep_when;
 pub(crate) use tensor::AnyTensor;
+pub(crate) use widened::{apply_widened, converted, is_narrow, widened};
 
 /// The one way to keep a tape beside the whole of it.
 pub(crate) const BALANCED: &str = "balanced";

@@ -6,12 +6,15 @@ use burn::tensor::Tensor;
 
 use crate::kernel::vectorised;
 use crate::matrix::{Matrix, add_product, product};
-use crate::node::{AnyTensor, Found, GraphBackend, Operation, apply, elements, made};
+use crate::node::{AnyTensor, Found, GraphBackend, Operation, apply_widened, elements, made};
 
 /// A linear layer: `input` times `weight`, of input and output features, and `bias`. Burn's `linear`, which is what its
 /// `Linear` modules run.
 ///
 /// The product starts from the bias instead of having it added, and neither direction takes batches apart.
+///
+/// An input of 16 bits goes with parameters of 32: the work is done in `f32`, what comes out has the type of the input, and
+/// the gradients of the parameters keep all their digits.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -33,18 +36,21 @@ pub fn linear<const D: usize>(input: Tensor<D>, weight: Tensor<2>, bias: Option<
     if !fits || [weight.dtype(), input.dtype()].iter().any(|dtype| !dtype.is_float()) {
         return burn::tensor::module::linear(input, weight, bias);
     }
-    let plain = burn::tensor::module::linear::<D>;
+    let dtype = input.dtype();
+    let plain = |input: Tensor<D>, weight: Tensor<2>, bias| {
+        burn::tensor::module::linear(input.cast(weight.dtype()), weight, bias).cast(dtype)
+    };
     match bias {
         Some(bias) => {
             let inputs = [AnyTensor::from(input), AnyTensor::from(weight), AnyTensor::from(bias)];
-            apply(Linear, inputs).map(|output| Tensor::from_dispatch(output.0)).unwrap_or_else(
+            apply_widened(Linear, inputs, dtype).map(|output| Tensor::from_dispatch(output.0)).unwrap_or_else(
                 |[input, weight, bias]| {
                     let bias = Some(Tensor::from_dispatch(bias.0));
                     plain(Tensor::from_dispatch(input.0), Tensor::from_dispatch(weight.0), bias)
                 },
             )
         }
-        None => apply(Linear, [AnyTensor::from(input), AnyTensor::from(weight)])
+        None => apply_widened(Linear, [AnyTensor::from(input), AnyTensor::from(weight)], dtype)
             .map(|output| Tensor::from_dispatch(output.0))
             .unwrap_or_else(|[input, weight]| {
                 plain(Tensor::from_dispatch(input.0), Tensor::from_dispatch(weight.0), None)

@@ -7,10 +7,12 @@ use std::sync::Arc;
 
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 
 use crate::Error;
-use crate::node::{AnyTensor, Found, GraphBackend, Operation, apply, elements, made, strided};
+use crate::node::{
+    AnyTensor, Found, GraphBackend, Operation, apply_widened, elements, is_narrow, made, strided,
+};
 
 /// The cross entropy of what a linear layer predicts, without ever holding its output: exact, and with exact gradients.
 ///
@@ -77,7 +79,7 @@ impl LinearCrossEntropy {
     }
 
     /// The loss of `input`, of rows and features, times `weight`, of features and classes, plus `bias`. When every row is
-    /// ignored it is zero.
+    /// ignored it is zero. Inputs of 16 bits are widened: the loss is of 32.
     ///
     /// For a head that shares the embedding's weights give `embedding.weight.val().transpose()`: nothing is copied.
     ///
@@ -92,15 +94,20 @@ impl LinearCrossEntropy {
         targets: Tensor<1, Int>,
     ) -> Result<Tensor<1>, Error> {
         let loss = self.loss(&input, &weight, bias.as_ref(), &targets)?;
-        let zero = || Tensor::<1>::zeros([weight.dims()[1]], &input.device()).cast(input.dtype());
+        // The loss has the digits of the weights: rows may have fewer.
+        let dtype = if is_narrow(weight.dtype()) { DType::F32 } else { weight.dtype() };
+        let plain = |input: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>| {
+            tensors::plain(&loss, input.cast(dtype), weight.cast(dtype), bias.map(|bias| bias.cast(dtype)))
+        };
+        let zero = || Tensor::<1>::zeros([weight.dims()[1]], (&input.device(), dtype));
         // Without autodiff there is no node to be one, but the same work to be done.
         let inputs = match input.is_autodiff() {
             true => [input.clone().into(), weight.clone().into(), bias.clone().unwrap_or_else(zero).into()],
-            false => return Ok(tensors::plain(&loss, input, weight, bias)),
+            false => return Ok(plain(input, weight, bias)),
         };
-        Ok(apply(loss.clone(), inputs)
+        Ok(apply_widened(loss.clone(), inputs, dtype)
             .map(|output| Tensor::from_dispatch(output.0))
-            .unwrap_or_else(|_: [AnyTensor; 3]| tensors::plain(&loss, input, weight, bias)))
+            .unwrap_or_else(|_: [AnyTensor; 3]| plain(input, weight, bias)))
     }
 
     fn loss(

@@ -7,12 +7,13 @@ use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterato
 use rayon::slice::ParallelSlice;
 
 use crate::kernel::{Kernel, vectorised};
-use crate::node::{AnyTensor, Found, GraphBackend, Operation, apply, elements, made};
+use crate::node::{AnyTensor, Found, GraphBackend, Operation, apply_widened, elements, is_narrow, made};
 use crate::rows::{dot, sum};
 
 /// Layer norm along the last dimension: what Burn's `LayerNorm` runs, whose parameters these are.
 ///
-/// The backward reads the input and `gamma`, and computes mean and deviation of each row again.
+/// The backward reads the input and `gamma`, and computes mean and deviation of each row again. An input of 16 bits goes
+/// with parameters of 32: the work is done in `f32`, and what comes out has the type of the input.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
@@ -35,14 +36,17 @@ pub fn layer_norm<const D: usize>(
 ) -> Tensor<D> {
     let norm = Norm { epsilon: epsilon as f32, centred: true };
     let fits = fits(&input, &gamma) && beta.as_ref().is_none_or(|beta| beta.dims() == gamma.dims());
-    let plain = |input, gamma, beta| burn::tensor::module::layer_norm(input, gamma, beta, epsilon);
+    let dtype = input.dtype();
+    let plain = |input: Tensor<D>, gamma: Tensor<1>, beta| {
+        burn::tensor::module::layer_norm(input.cast(gamma.dtype()), gamma, beta, epsilon).cast(dtype)
+    };
     if !fits {
         return plain(input, gamma, beta);
     }
     match beta {
         Some(beta) => {
             let inputs = [AnyTensor::from(input), AnyTensor::from(gamma), AnyTensor::from(beta)];
-            apply(norm, inputs).map(|output| Tensor::from_dispatch(output.0)).unwrap_or_else(
+            apply_widened(norm, inputs, dtype).map(|output| Tensor::from_dispatch(output.0)).unwrap_or_else(
                 |[input, gamma, beta]| {
                     plain(
                         Tensor::from_dispatch(input.0),
@@ -52,7 +56,7 @@ pub fn layer_norm<const D: usize>(
                 },
             )
         }
-        None => apply(norm, [AnyTensor::from(input), AnyTensor::from(gamma)])
+        None => apply_widened(norm, [AnyTensor::from(input), AnyTensor::from(gamma)], dtype)
             .map(|output| Tensor::from_dispatch(output.0))
             .unwrap_or_else(|[input, gamma]| {
                 plain(Tensor::from_dispatch(input.0), Tensor::from_dispatch(gamma.0), None)
@@ -67,15 +71,17 @@ pub fn layer_norm<const D: usize>(
 /// # Panics
 /// As Burn's: when the parameters have another length than the last dimension.
 pub fn rms_norm<const D: usize>(input: Tensor<D>, gamma: Tensor<1>, epsilon: f64) -> Tensor<D> {
+    let dtype = input.dtype();
     let plain = |input: Tensor<D>, gamma: Tensor<1>| {
+        let input = input.cast(gamma.dtype());
         let mean = input.clone().powi_scalar(2).mean_dim(D - 1);
-        input / (mean + epsilon).sqrt() * gamma.unsqueeze()
+        (input / (mean + epsilon).sqrt() * gamma.unsqueeze()).cast(dtype)
     };
     if !fits(&input, &gamma) {
         return plain(input, gamma);
     }
     let norm = Norm { epsilon: epsilon as f32, centred: false };
-    apply(norm, [AnyTensor::from(input), AnyTensor::from(gamma)])
+    apply_widened(norm, [AnyTensor::from(input), AnyTensor::from(gamma)], dtype)
         .map(|output| Tensor::from_dispatch(output.0))
         .unwrap_or_else(|[input, gamma]| {
             plain(Tensor::from_dispatch(input.0), Tensor::from_dispatch(gamma.0))
@@ -83,10 +89,8 @@ pub fn rms_norm<const D: usize>(input: Tensor<D>, gamma: Tensor<1>, epsilon: f64
 }
 
 fn fits<const D: usize>(input: &Tensor<D>, gamma: &Tensor<1>) -> bool {
-    // Sums of squares ask for more digits than these types have: Burn's modules know how to widen them.
-    let wide = |dtype| matches!(dtype, burn::tensor::DType::F32 | burn::tensor::DType::F64);
     let sizes = input.dims().last() == Some(&gamma.dims()[0]) && gamma.dims()[0] > 0;
-    sizes && wide(input.dtype()) && gamma.dtype() == input.dtype()
+    sizes && (is_narrow(input.dtype()) || gamma.dtype() == input.dtype())
 }
 
 #[derive(Clone, Copy, Debug)]

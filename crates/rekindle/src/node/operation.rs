@@ -17,6 +17,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::Tensor;
 
 use super::tensor::AnyTensor;
+use super::widened::apply_widened;
 use super::{GraphBackend, TapeStrategy, Tracked};
 
 /// From some tensors to one.
@@ -54,13 +55,14 @@ pub(crate) struct Found<B: GraphBackend, const N: usize> {
     pub(crate) wanted: [bool; N],
 }
 
-/// Runs an operation of one input: see [`apply`].
+/// Runs an operation of one input, whose type its output has: see [`apply`] and [`apply_widened`].
 #[allow(clippy::result_large_err, reason = "neither is an error: both are the tensor, which is moved anyway")]
 pub(crate) fn apply_one<const D: usize>(
     operation: impl Operation<1>,
     input: Tensor<D>,
 ) -> Result<Tensor<D>, Tensor<D>> {
-    apply(operation, [AnyTensor::from(input)])
+    let dtype = input.dtype();
+    apply_widened(operation, [AnyTensor::from(input)], dtype)
         .map(|output| Tensor::from_dispatch(output.0))
         .map_err(|[input]| Tensor::from_dispatch(input.0))
 }

@@ -22,3 +22,4 @@ mod random;
 mod sharing;
 #[cfg(feature = "capture")]
 mod traced;
+mod training;
