@@ -1,12 +1,13 @@
 //! `rekindle train --adaptive`: a plan for each step, as memory comes and goes.
 
 use rekindle::{Budget, Bytes, Nanos, Places, Planned, Planner, memory};
-use rekindle_models::{Gpt, GptBatch};
+use rekindle_models::Gpt;
 use rekindle_run::governor::{BackOff, Governing, Governor, Ladder, Rung, SystemMemory};
 
 use crate::amount::{Fraction, Target};
 use crate::cut::{Cut, Cutting};
 use crate::failure::Failure;
+use crate::measure::Batch;
 use crate::planning::refused;
 use crate::report;
 use crate::strategy::Ready;
@@ -31,7 +32,7 @@ impl Adaptive {
     pub(crate) fn start(
         model: &Gpt,
         cutting: Cutting,
-        batch: &GptBatch,
+        batch: &Batch,
         margin: Fraction,
         places: &Places,
         most: Option<Target>,
@@ -43,7 +44,7 @@ impl Adaptive {
             let planner = planner.progress(|stage, name| {
                 bar.set_message(format!("measuring stage {stage} ({name})"));
             });
-            let ladder = planner.ladder(&cut.of(model), batch, RUNGS).map_err(|error| {
+            let ladder = planner.ladder(&cut.of(model), batch.part(), RUNGS).map_err(|error| {
                 bar.finish_and_clear();
                 refused(error)
             })?;
@@ -53,7 +54,8 @@ impl Adaptive {
                 let own = rung.plan.profile().lower_bound();
                 let step_time = rung.step_time.get() as f64 * first.unwrap_or(own).ratio(own);
                 let step_time = Nanos::new(step_time as u64);
-                Rung { budget: rung.budget, step_time, plan: (rung.plan.clone(), cut) }
+                let budget = Bytes::new(rung.budget.get() + batch.held_bytes(model).get());
+                Rung { budget, step_time, plan: (rung.plan.clone(), cut) }
             }));
         }
         bar.finish_and_clear();

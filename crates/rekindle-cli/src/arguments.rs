@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use rekindle::training::{LossScale, Precision};
 use rekindle::{Bytes, Policy, memory};
 use rekindle_models::GptConfig;
 use rekindle_plan::solvers::{ParseSolverError, Solver};
@@ -10,6 +11,7 @@ use rekindle_plan::solvers::{ParseSolverError, Solver};
 use crate::amount::{Budget, Fraction, Target};
 use crate::cut::{Cut, Cutting};
 use crate::failure::Failure;
+use crate::measure::Recipe;
 use crate::places::PlaceArguments;
 use crate::report::counted;
 use crate::saving::SavingArguments;
@@ -126,6 +128,9 @@ pub(crate) struct TrainArguments {
     /// The file to learn from, byte by byte [default: a text inside the command]
     #[arg(long, value_name = "FILE")]
     pub(crate) data: Option<PathBuf>,
+    /// What the loss is multiplied by before its backward: a power of two, or auto, which finds one for f16
+    #[arg(long, default_value = "auto", value_name = "SCALE", value_parser = scaling)]
+    pub(crate) loss_scale: Scaling,
     /// How far each step goes
     #[arg(long, default_value_t = 1e-3, value_name = "RATE", allow_negative_numbers = true)]
     pub(crate) learning_rate: f64,
@@ -309,6 +314,32 @@ pub(crate) struct PlanArguments {
     pub(crate) json: bool,
 }
 
+/// How losses are scaled.
+#[derive(Clone, Debug)]
+pub(crate) enum Scaling {
+    /// As the precision asks for.
+    Auto,
+    Fixed(LossScale),
+}
+
+impl Scaling {
+    pub(crate) fn of(&self, precision: Precision) -> LossScale {
+        match (self, precision) {
+            (Self::Fixed(scale), _) => scale.clone(),
+            (Self::Auto, Precision::F16) => LossScale::dynamic(),
+            (Self::Auto, Precision::F32 | Precision::Bf16) => LossScale::none(),
+        }
+    }
+}
+
+fn scaling(text: &str) -> Result<Scaling, String> {
+    if text == "auto" {
+        return Ok(Scaling::Auto);
+    }
+    let number = text.parse().map_err(|_| format!("`{text}` is neither auto nor a number"))?;
+    LossScale::fixed(number).map(Scaling::Fixed).map_err(|error| error.to_string())
+}
+
 /// A solver, or the wish to see them all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Named {
@@ -442,9 +473,18 @@ pub(crate) struct Size {
     /// Burn's modules alone, to compare with: they keep more and take more time
     #[arg(long, help_heading = "Model")]
     pub(crate) burn: bool,
+    /// Type of activations and checkpoints: f32, bf16 or f16; weights are f32
+    #[arg(long, default_value_t, value_name = "TYPE", help_heading = "Model")]
+    pub(crate) precision: Precision,
     /// Sequences in a step
     #[arg(long, default_value_t = 4, value_name = "N", help_heading = "Model")]
     pub(crate) batch: usize,
+    /// Take the batch in so many parts, one after the other, and add up their gradients
+    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Model")]
+    pub(crate) micro_batches: usize,
+    /// Shorten all gradients together to this length
+    #[arg(long, value_name = "NORM", allow_negative_numbers = true, help_heading = "Model")]
+    pub(crate) clip_norm: Option<f64>,
     /// Tokens in a sequence
     #[arg(long, default_value_t = 128, value_name = "N", help_heading = "Model")]
     pub(crate) sequence: usize,
@@ -483,6 +523,25 @@ impl Size {
             let what = format!("--dropout is {}, expected 0 or more and less than 1", self.dropout);
             return refuse(what, "0.1 is usual, 0 turns dropout off");
         }
+        let micro = self.micro_batches;
+        if micro == 0 || !self.batch.is_multiple_of(micro) {
+            let what = format!("--micro-batches is {micro}, which does not divide --batch {}", self.batch);
+            return refuse(
+                what,
+                "give a number of parts that divides the batch: a plan is for parts of one size",
+            );
+        }
+        if let Some(norm) = self.clip_norm.filter(|norm| !(norm.is_finite() && *norm > 0.0)) {
+            let what = format!("--clip-norm is {norm}, expected a number above 0");
+            return refuse(what, "1 is usual; leave it out to clip nothing");
+        }
+        if self.burn && self.precision != Precision::F32 {
+            let what = format!(
+                "--precision is {}, but Burn's modules do not mix types with weights of f32",
+                self.precision
+            );
+            return refuse(what, "leave --precision or --burn out");
+        }
         for strategy in strategies {
             if let Strategy::Rule(rule) = strategy
                 && let Err(error) = rule.actions(self.stages())
@@ -491,7 +550,7 @@ impl Size {
             }
         }
         let config = GptConfig::new(VOCABULARY, self.width, self.heads, self.layers, self.sequence);
-        Ok(config.with_dropout(self.dropout).with_burn(self.burn))
+        Ok(config.with_dropout(self.dropout).with_burn(self.burn).with_precision(self.precision))
     }
 
     /// The model's configuration, when this machine can hold it and train it with these strategies.
@@ -518,8 +577,9 @@ impl Size {
         let vocabulary = VOCABULARY as u128;
         let weights = layers * 12 * width * width + (2 * vocabulary + sequence) * width;
         let of_burn = if self.burn { heads * sequence + vocabulary } else { 0 };
-        let activations = batch * sequence * (2 * width + of_burn);
-        4 * (4 * weights + activations)
+        let activations = batch / (self.micro_batches.max(1) as u128) * sequence * (2 * width + of_burn);
+        let bytes = self.precision.dtype().size() as u128;
+        4 * 4 * weights + bytes * activations
     }
 
     /// The cut to plan. Burn's dropout starts anew in every stage and would draw other numbers in parts of blocks than in
@@ -537,6 +597,13 @@ impl Size {
         }
     }
 
+    /// How its steps are taken.
+    pub(crate) fn recipe(&self) -> Recipe {
+        // Small gradients do not vanish under it, and none of a model at its start becomes infinite.
+        let scale = if self.precision == Precision::F16 { 1024.0 } else { 1.0 };
+        Recipe { seed: self.seed, scale, clip: self.clip_norm }
+    }
+
     /// The embedding, the blocks, and the head with the loss.
     pub(crate) fn stages(&self) -> usize {
         self.layers.saturating_add(2)
@@ -545,13 +612,22 @@ impl Size {
     /// What people read in a result.
     pub(crate) fn describe(&self) -> String {
         format!(
-            "gpt, {}, width {}, {}, batch {}, {}, dropout {}{}",
+            "gpt, {}, width {}, {}, batch {}{}, {}, dropout {}{}{}{}",
             counted(self.layers, "block"),
             self.width,
             counted(self.heads, "head"),
             self.batch,
+            match self.micro_batches {
+                1 => String::new(),
+                parts => format!(" in {parts} parts"),
+            },
             counted(self.sequence, "token"),
             self.dropout,
+            match self.precision {
+                Precision::F32 => String::new(),
+                narrow => format!(", {narrow}"),
+            },
+            self.clip_norm.map_or_else(String::new, |norm| format!(", clipped to {norm}")),
             if self.burn { ", Burn's modules" } else { "" }
         )
     }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use burn::tensor::Device;
+use rekindle::training::Precision;
 use rekindle::{Bytes, Measuring, Nanos, Places};
 use rekindle_models::Gpt;
 use serde::Serialize;
@@ -118,27 +119,30 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
         }
     }
     // The first steps warm the machine up.
-    step(&model, &batch, &Ready::Plain, size.seed)?;
-    let Measured { step: expected, peak, .. } = measured(&model, &batch, &Ready::Plain, size.seed)?;
+    step(&model, &batch, &Ready::Plain, size.recipe())?;
+    let Measured { step: expected, peak, .. } = measured(&model, &batch, &Ready::Plain, size.recipe())?;
     let mut of_burn = None;
     if strategies.contains(&Strategy::Burn) {
-        let model = build(&config.clone().with_burn(true), &device, size.seed)?;
-        let expected = step(&model, &batch, &Ready::Plain, size.seed)?;
+        let model =
+            build(&config.clone().with_burn(true).with_precision(Precision::F32), &device, size.seed)?;
+        let expected = measured(&model, &batch, &Ready::Plain, size.recipe())?.step;
         of_burn = Some((model, expected));
     }
+    let held = batch.held_bytes(&model);
+    let with_held = |bytes: Bytes| Bytes::new(bytes.get() + held.get());
     let start = Instant::now();
     let nowhere = Places::new();
     let planning = Planning {
         margin: arguments.margin,
         plain: Some(peak),
-        held: Bytes::ZERO,
+        held,
         cache: None,
         places: &nowhere,
         flag: "optimal-",
     };
     let mut known = Knowledge::default();
     if strategies.iter().any(|strategy| matches!(strategy, Strategy::Rule(_))) {
-        known.blocks = Some(planning::measure(Cut::Blocks.of(&model), &batch, Measuring::default())?);
+        known.blocks = Some(planning::measure(Cut::Blocks.of(&model), batch.part(), Measuring::default())?);
     }
     let mut runs = Vec::with_capacity(strategies.len());
     for strategy in &strategies {
@@ -147,7 +151,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
             continue;
         }
         let mut add = |name: String, planning| {
-            let ready = planning::ready(strategy, &model, cut, &batch, &mut known, planning)?;
+            let ready = planning::ready(strategy, &model, cut, batch.part(), &mut known, planning)?;
             runs.push(Run { name, ready, other: None });
             Ok::<_, Failure>(())
         };
@@ -161,7 +165,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     }
     let planning_ns = start.elapsed().into();
     for Run { ready, other, .. } in &runs {
-        step(other.as_ref().map_or(&model, |other| &other.0), &batch, ready, size.seed)?;
+        step(other.as_ref().map_or(&model, |other| &other.0), &batch, ready, size.recipe())?;
     }
     let mut rounds: Vec<Rounds> = runs.iter().map(|_| Rounds::default()).collect();
     let bar = report::bar(u64::from(arguments.rounds) * runs.len() as u64, "measuring");
@@ -171,7 +175,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
             bar.set_message(run.name.clone());
             let (model, expected) =
                 run.other.as_ref().map_or((&model, &expected), |(model, expected)| (model, expected));
-            let Measured { step, peak, time } = measured(model, &batch, &run.ready, size.seed)?;
+            let Measured { step, peak, time } = measured(model, &batch, &run.ready, size.recipe())?;
             rounds.times.push(time);
             rounds.peaks.push(peak);
             let comparison = compare(model, expected, &step);
@@ -184,7 +188,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     let plain = rounds.first().map(|rounds| rounds.times.clone()).unwrap_or_default();
     let mut transfers = Vec::with_capacity(runs.len());
     for Run { ready, .. } in &runs {
-        transfers.push(Transfers::measure(&model, &batch, ready, size.seed)?);
+        transfers.push(Transfers::measure(&model, &batch, ready, size.recipe())?);
     }
     let rows =
         runs.iter().zip(rounds).zip(transfers).map(|((Run { name, ready, .. }, rounds), transfers)| {
@@ -207,8 +211,8 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
                     None => 0.0,
                 },
                 identical: rounds.identical,
-                budget_bytes: ready.budget_bytes(),
-                predicted_peak_bytes: predicted.map(|predicted| predicted.peak_bytes),
+                budget_bytes: ready.budget_bytes().map(with_held),
+                predicted_peak_bytes: predicted.map(|predicted| with_held(predicted.peak_bytes)),
                 predicted_overhead: predicted
                     .zip(profile)
                     .map(|(predicted, profile)| predicted.step_ns.ratio(profile.lower_bound()) - 1.0),

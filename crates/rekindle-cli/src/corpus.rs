@@ -5,6 +5,7 @@ use rekindle_models::GptBatch;
 
 use crate::arguments::Size;
 use crate::failure::{self, Failure};
+use crate::measure::Batch;
 
 /// A text of our own, for whoever brings none.
 const OWN_TEXT: &str = include_str!("../corpus/rekindle.txt");
@@ -50,8 +51,8 @@ impl Corpus {
         format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&self.bytes))
     }
 
-    /// The next batch.
-    pub(crate) fn batch(&mut self, size: &Size, device: &Device) -> GptBatch {
+    /// The next batch, in its parts.
+    pub(crate) fn batch(&mut self, size: &Size, device: &Device) -> Batch {
         let mut tokens = Vec::with_capacity(size.batch * size.sequence);
         let mut targets = Vec::with_capacity(size.batch * size.sequence);
         for _ in 0..size.batch {
@@ -61,9 +62,10 @@ impl Corpus {
             targets.extend(window[1..].iter().map(|byte| i32::from(*byte)));
         }
         let shape = [size.batch, size.sequence];
-        GptBatch {
+        let all = GptBatch {
             tokens: Tensor::from_data(TensorData::new(tokens, shape), device),
             targets: Tensor::from_data(TensorData::new(targets, shape), device),
-        }
+        };
+        Batch::new(&all, size.micro_batches)
     }
 }

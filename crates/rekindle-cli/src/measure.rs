@@ -5,11 +5,13 @@ use std::time::Instant;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
+use rekindle::training::{Accumulation, clip_by_norm};
 use rekindle::{Bytes, Error, Nanos, Rule, Staged, TraceHandle, Under, memory, without_checkpointing};
 use rekindle_models::{ConfigError, Gpt, GptBatch, GptConfig};
 
 use crate::cut::Cut;
 use crate::strategy::Ready;
+use crate::totals::parameter_bytes;
 
 /// A model drawn from `seed`.
 ///
@@ -28,9 +30,56 @@ pub(crate) fn build(config: &GptConfig, device: &Device, seed: u64) -> Result<Gp
     Ok(model)
 }
 
+/// A batch, in parts that run one after the other.
+#[derive(Clone, Debug)]
+pub(crate) struct Batch {
+    parts: Vec<GptBatch>,
+}
+
+impl Batch {
+    pub(crate) fn new(all: &GptBatch, parts: usize) -> Self {
+        Self { parts: all.split(parts) }
+    }
+
+    /// What a plan is made for: parts are of one size.
+    pub(crate) fn part(&self) -> &GptBatch {
+        &self.parts[0]
+    }
+
+    /// The first part as a batch of its own.
+    pub(crate) fn first(&self) -> Self {
+        Self { parts: self.parts[..1].to_vec() }
+    }
+
+    pub(crate) fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// The sum of gradients that is held beside each part but the first.
+    pub(crate) fn held_bytes(&self, model: &Gpt) -> Bytes {
+        match self.parts() {
+            1 => Bytes::ZERO,
+            _ => parameter_bytes(model),
+        }
+    }
+}
+
+/// How a step is taken, whatever the strategy.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Recipe {
+    /// What all strategies draw the same numbers from.
+    pub(crate) seed: u64,
+    /// What the loss is multiplied by.
+    pub(crate) scale: f32,
+    /// How long gradients may be.
+    pub(crate) clip: Option<f64>,
+}
+
 /// What a step came to.
 pub(crate) struct Step {
+    /// Not scaled.
     pub(crate) loss: Tensor<1>,
+    /// Scaled as the recipe says.
     pub(crate) gradients: GradientsParams,
 }
 
@@ -42,57 +91,63 @@ pub(crate) struct Measured {
     pub(crate) time: Nanos,
 }
 
-/// Runs one step from `seed`, which all strategies draw the same numbers from.
-pub(crate) fn step(model: &Gpt, batch: &GptBatch, how: &Ready, seed: u64) -> Result<Step, Error> {
-    step_traced(model, batch, how, seed, None)
+/// Runs one step from the recipe's seed.
+pub(crate) fn step(model: &Gpt, batch: &Batch, how: &Ready, recipe: Recipe) -> Result<Step, Error> {
+    step_traced(model, batch, how, recipe, None)
 }
 
 /// The same, writing down what a region does.
 pub(crate) fn step_traced(
     model: &Gpt,
-    batch: &GptBatch,
+    batch: &Batch,
     how: &Ready,
-    seed: u64,
+    recipe: Recipe,
     trace: Option<&TraceHandle>,
 ) -> Result<Step, Error> {
-    rekindle::seed(seed);
-    let plain = |model: &Gpt, batch: &GptBatch| {
-        without_checkpointing(|| {
-            let loss = model.loss(batch, Rule::StoreAll)?;
-            let gradients = rekindle::backward(&loss)?;
-            Ok::<_, Error>((loss, gradients))
-        })
+    rekindle::seed(recipe.seed);
+    let balanced = match how {
+        Ready::Balanced => {
+            let device = Device::flex().autodiff().gradient_checkpointing();
+            Some((model.clone().map(&mut WithStrategyOf(&device)), device))
+        }
+        _ => None,
     };
-    let under = |under: Under<'_>, cut: Cut| {
-        let (region, tokens) = cut.of(model).stages(batch);
+    let under = |part: &GptBatch, under: Under<'_>, cut: Cut| {
+        let (region, tokens) = cut.of(model).stages(part);
         let region = region.under(under);
         let region = match trace {
             Some(trace) => region.trace(trace),
             None => region,
         };
-        let loss = region.forward(tokens)?;
-        let gradients = rekindle::backward(&loss)?;
-        Ok::<_, Error>((loss, gradients, model.clone()))
+        region.forward(tokens)
     };
-    let (loss, gradients, model) = match how {
-        Ready::Plain => {
-            let (loss, gradients) = plain(model, batch)?;
-            (loss, gradients, model.clone())
+    let share = 1.0 / batch.parts() as f64;
+    let mut sum = Accumulation::new();
+    for part in &batch.parts {
+        let up = |loss: Tensor<1>| if recipe.scale == 1.0 { loss } else { loss.mul_scalar(recipe.scale) };
+        let mut plain = |model: &Gpt, part: &GptBatch| {
+            without_checkpointing(|| sum.add(model, up(model.loss(part, Rule::StoreAll)?), share))
+        };
+        match (how, &balanced) {
+            (Ready::Balanced, Some((model, device))) => {
+                let part = GptBatch {
+                    tokens: Tensor::from_data(part.tokens.to_data(), device),
+                    targets: Tensor::from_data(part.targets.to_data(), device),
+                };
+                plain(model, &part)?;
+            }
+            (Ready::Plain | Ready::Balanced, _) => plain(model, part)?,
+            (Ready::Rule(rule), _) => {
+                sum.add(model, up(under(part, (*rule).into(), Cut::Blocks)?), share)?;
+            }
+            (Ready::Planned(planned, cut), _) => {
+                sum.add(model, up(under(part, planned.into(), *cut)?), share)?;
+            }
         }
-        Ready::Balanced => {
-            let device = Device::flex().autodiff().gradient_checkpointing();
-            let model = model.clone().map(&mut WithStrategyOf(&device));
-            let batch = GptBatch {
-                tokens: Tensor::from_data(batch.tokens.to_data(), &device),
-                targets: Tensor::from_data(batch.targets.to_data(), &device),
-            };
-            let (loss, gradients) = plain(&model, &batch)?;
-            (loss, gradients, model)
-        }
-        Ready::Rule(rule) => under((*rule).into(), Cut::Blocks)?,
-        Ready::Planned(planned, cut) => under(planned.into(), *cut)?,
-    };
-    Ok(Step { loss: loss.without_autodiff(), gradients: GradientsParams::from_grads(gradients, &model) })
+    }
+    let sum = sum.finish()?;
+    let loss = if recipe.scale == 1.0 { sum.loss } else { sum.loss.div_scalar(recipe.scale) };
+    Ok(Step { loss, gradients: sum.gradients })
 }
 
 /// Gives every parameter the checkpointing strategy of a device.
@@ -108,12 +163,17 @@ impl ModuleMapper for WithStrategyOf<'_> {
 }
 
 /// Runs one step and measures it. What earlier steps left behind is swept out first.
-pub(crate) fn measured(model: &Gpt, batch: &GptBatch, how: &Ready, seed: u64) -> Result<Measured, Error> {
+pub(crate) fn measured(model: &Gpt, batch: &Batch, how: &Ready, recipe: Recipe) -> Result<Measured, Error> {
     rekindle::sweep();
     let before = memory::live().unwrap_or_default();
     memory::reset_peak();
     let start = Instant::now();
-    let step = step(model, batch, how, seed)?;
+    let mut step = step(model, batch, how, recipe)?;
+    if let Some(most) = recipe.clip {
+        // Gradients that are scaled may be as much longer.
+        let clipped = clip_by_norm(model, step.gradients, most * f64::from(recipe.scale))?;
+        step.gradients = clipped.gradients;
+    }
     let time = start.elapsed().into();
     let peak = memory::peak().unwrap_or_default().saturating_sub(before);
     Ok(Measured { step, peak, time })

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use rekindle::{Bytes, Nanos, Plan, Planned, Profile, TraceHandle, memory};
-use rekindle_models::{Gpt, GptBatch};
+use rekindle_models::Gpt;
 use rekindle_plan::solvers::optimal;
 use rekindle_plan::{LiveKind, Request, Simulation};
 use rekindle_report::{Figure, Measured, MeasuredEvent, Report, ReportError, Totals};
@@ -12,7 +12,7 @@ use rekindle_report::{Figure, Measured, MeasuredEvent, Report, ReportError, Tota
 use crate::arguments::ReportArguments;
 use crate::corpus::Corpus;
 use crate::failure::Failure;
-use crate::measure::{build, step, step_traced};
+use crate::measure::{Batch, Recipe, build, step, step_traced};
 use crate::planning::{self, Knowledge, Planning};
 use crate::strategy::{Ready, Strategy};
 use crate::totals::{Optimizer, parameter_bytes};
@@ -57,25 +57,25 @@ fn of_a_run(arguments: &ReportArguments) -> Result<(), Failure> {
         places: &places,
         flag: "--budget ",
     };
-    let ready = planning::ready(&strategy, &model, cut, &batch, &mut Knowledge::default(), planning)?;
+    let ready = planning::ready(&strategy, &model, cut, batch.part(), &mut Knowledge::default(), planning)?;
     let Ready::Planned(planned, _) = &ready else { return Ok(()) };
     let waiting = report::spinner("taking a step");
-    let measured = measured_step(&model, &batch, &ready, size.seed)?;
-    let optimizer = Optimizer::measure(&model, &batch, size.seed)?;
+    let measured = measured_step(&model, &batch.first(), &ready, size.recipe())?;
+    let optimizer = Optimizer::measure(&model, &batch, size.recipe())?;
     waiting.finish_and_clear();
     let totals = totals(parameter_bytes(&model), optimizer.state, planned.simulation());
     write(arguments, planned.profile(), planned.plan(), Some(measured), Some(totals))
 }
 
-/// A step, action by action. The step before it warms up.
-fn measured_step(model: &Gpt, batch: &GptBatch, ready: &Ready, seed: u64) -> Result<Measured, Failure> {
-    step(model, batch, ready, seed)?;
+/// A step of a part of a batch, action by action. The step before it warms up.
+fn measured_step(model: &Gpt, batch: &Batch, ready: &Ready, recipe: Recipe) -> Result<Measured, Failure> {
+    step(model, batch, ready, recipe)?;
     rekindle::sweep();
     let trace = TraceHandle::new();
     let before = memory::live().unwrap_or_default();
     memory::reset_peak();
     let start = std::time::Instant::now();
-    let done = step_traced(model, batch, ready, seed, Some(&trace))?;
+    let done = step_traced(model, batch, ready, recipe, Some(&trace))?;
     let step_ns = Nanos::from(start.elapsed());
     let peak_bytes = memory::peak().unwrap_or_default().saturating_sub(before);
     drop(done);

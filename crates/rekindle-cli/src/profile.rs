@@ -45,7 +45,7 @@ fn measured(arguments: &ProfileArguments) -> Result<(Profile, String), Failure> 
     let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let measuring = Measuring { runs: usize::from(arguments.runs), ..Measuring::default() };
-    let known = planning::measure(arguments.cut.of(&model), &batch, measuring)?;
+    let known = planning::measure(arguments.cut.of(&model), batch.part(), measuring)?;
     let how = format!(
         "measured in {}: {} different stages, {} runs of each; their times lay up to {:.0}% apart",
         known.took,
@@ -66,7 +66,8 @@ fn traced(arguments: &ProfileArguments) -> Result<(Profile, String), Failure> {
     let found = trace_model("gpt", &here, |device| {
         let model = config.init(device)?;
         // As the tokens of a run are; without a word on it they would be twice as wide.
-        let tokens = Tensor::<2, Int>::zeros([size.batch, size.sequence], device).cast(IntDType::I32);
+        let tokens = Tensor::<2, Int>::zeros([size.batch / size.micro_batches, size.sequence], device)
+            .cast(IntDType::I32);
         let batch = GptBatch { tokens: tokens.clone(), targets: tokens };
         Ok::<_, Failure>(arguments.cut.of(&model).stages(&batch))
     });

@@ -7,6 +7,7 @@ use burn::optim::{ModuleOptimizer, OptimizerRecord};
 use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
 use clap::Args;
+use rekindle::training::LossScale;
 use rekindle_models::Gpt;
 use rekindle_run::snapshots::{Metadata, Section, Snapshot, SnapshotError, Snapshots};
 
@@ -49,11 +50,13 @@ pub(crate) struct Resumed {
     pub(crate) model: Gpt,
     pub(crate) optimizer: ModuleOptimizer,
     pub(crate) corpus: Corpus,
+    pub(crate) scale: LossScale,
 }
 
 const WEIGHTS: &str = "weights";
 const OPTIMIZER: &str = "optimizer";
 const BATCHES: &str = "batches";
+const LOSS_SCALE: &str = "loss scale";
 
 impl Saving {
     /// The directory, if one was asked for. Nobody else can use it meanwhile.
@@ -77,6 +80,7 @@ impl Saving {
         model: Gpt,
         optimizer: ModuleOptimizer,
         corpus: Corpus,
+        scale: LossScale,
     ) -> Result<Resumed, Failure> {
         let latest = self.snapshots.latest().map_err(refused)?;
         for unusable in &latest.skipped {
@@ -103,7 +107,12 @@ impl Saving {
         let optimizer = optimizer.load_record(state.map_err(|error| words(&error))?);
         let batches = <[u8; 8]>::try_from(section(BATCHES)?.as_slice()).map_err(|error| words(&error))?;
         let steps = u32::try_from(step).map_err(|error| words(&error))?;
-        Ok(Resumed { steps, model, optimizer, corpus: corpus.at(u64::from_le_bytes(batches)) })
+        // Older snapshots have none, and were of runs that scaled nothing.
+        let scale = match snapshot.section(LOSS_SCALE) {
+            Some(text) => serde_json::from_slice(text).map_err(|error| words(&error))?,
+            None => scale,
+        };
+        Ok(Resumed { steps, model, optimizer, corpus: corpus.at(u64::from_le_bytes(batches)), scale })
     }
 
     fn check(&self, snapshot: &Snapshot) -> Result<(), Failure> {
@@ -134,6 +143,7 @@ impl Saving {
         model: &Gpt,
         optimizer: &ModuleOptimizer,
         corpus: &Corpus,
+        scale: &LossScale,
     ) -> Result<(), Failure> {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::failed(
@@ -144,10 +154,12 @@ impl Saving {
         let weights = model.clone().into_record().into_bytes().map_err(|error| failed(&error))?;
         let state = optimizer.to_record().into_bytes().map_err(|error| failed(&error))?;
         let batches = corpus.position().to_le_bytes();
+        let scale = serde_json::to_vec(scale).map_err(|error| failed(&error))?;
         let sections = [
             Section::new(WEIGHTS, &weights),
             Section::new(OPTIMIZER, &state),
             Section::new(BATCHES, &batches),
+            Section::new(LOSS_SCALE, &scale),
         ];
         self.snapshots.write_with(u64::from(steps_done), &self.metadata, &sections).map_err(refused)?;
         Ok(())

@@ -4,12 +4,12 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::AdamConfig;
 use burn::tensor::Tensor;
 use rekindle::{Bytes, Rule, memory};
-use rekindle_models::{Gpt, GptBatch};
+use rekindle_models::Gpt;
 use serde::Serialize;
 
 use crate::amount::Target;
 use crate::failure::Failure;
-use crate::measure::step;
+use crate::measure::{Batch, Recipe, step};
 use crate::report;
 use crate::strategy::Ready;
 
@@ -54,10 +54,10 @@ pub(crate) struct Optimizer {
 
 impl Optimizer {
     /// Takes one step on a copy of the model.
-    pub(crate) fn measure(model: &Gpt, batch: &GptBatch, seed: u64) -> Result<Self, Failure> {
+    pub(crate) fn measure(model: &Gpt, batch: &Batch, recipe: Recipe) -> Result<Self, Failure> {
         let bar = report::spinner("measuring the optimizer");
         // The rule that needs little memory and little time.
-        let gradients = step(model, batch, &Ready::Rule(Rule::EVERY_ONE), seed)?.gradients;
+        let gradients = step(model, batch, &Ready::Rule(Rule::EVERY_ONE), recipe)?.gradients;
         let mut optimizer = AdamConfig::new().init();
         let before = memory::live().unwrap_or_default();
         memory::reset_peak();
@@ -80,11 +80,11 @@ impl Optimizer {
 pub(crate) fn held_by_training(
     target: Target,
     model: &Gpt,
-    batch: &GptBatch,
-    seed: u64,
+    batch: &Batch,
+    recipe: Recipe,
     empty: Bytes,
 ) -> Result<Bytes, Failure> {
-    let Optimizer { state, updating } = Optimizer::measure(model, batch, seed)?;
+    let Optimizer { state, updating } = Optimizer::measure(model, batch, recipe)?;
     rekindle::sweep();
     let here = memory::live().unwrap_or_default().saturating_sub(empty);
     let other = here.saturating_sub(parameter_bytes(model));

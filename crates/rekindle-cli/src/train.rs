@@ -4,17 +4,18 @@ use std::time::Instant;
 
 use burn::optim::AdamConfig;
 use burn::tensor::Device;
+use rekindle::training::{LossScale, Precision, clip_by_norm};
 use rekindle::{Bytes, Fault, Measuring, Nanos, Plan, memory};
-use rekindle_models::{Gpt, GptBatch};
+use rekindle_models::Gpt;
 use serde::Serialize;
 
 use crate::adaptive::Adaptive;
 use crate::amount::Target;
-use crate::arguments::TrainArguments;
+use crate::arguments::{Scaling, TrainArguments};
 use crate::corpus::Corpus;
 use crate::cut::Cut;
 use crate::failure::Failure;
-use crate::measure::{Comparison, build, compare, measured, median, step};
+use crate::measure::{Batch, Comparison, Recipe, build, compare, measured, median, step};
 use crate::planning::{self, Knowledge, Known, Planning};
 use crate::progress::{self, Progress};
 use crate::report;
@@ -56,7 +57,33 @@ struct Summary {
     /// What a step moved, for a plan that uses places.
     #[serde(skip_serializing_if = "Option::is_none")]
     transfers: Option<Transfers>,
+    precision: Precision,
+    /// How many parts a batch was taken in.
+    micro_batches: usize,
+    /// How the loss was scaled at the end, and what was left out, where that could happen.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scaling: Option<Scaled>,
+    /// What clipping did, when it was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    clipping: Option<Clipping>,
     totals: Totals,
+}
+
+/// What became of the loss scale.
+#[derive(Serialize)]
+struct Scaled {
+    scale: f32,
+    /// Steps that were left out, because a gradient was too large for its type.
+    skipped_steps: u64,
+}
+
+/// What became of the gradients.
+#[derive(Serialize)]
+struct Clipping {
+    most: f64,
+    /// How long those of the last step were before.
+    last_norm: f64,
+    clipped_steps: u32,
 }
 
 /// What the simulator says of a step.
@@ -88,12 +115,16 @@ fn asked_for_nothing(arguments: &TrainArguments) -> bool {
 /// What must be the same for a run to go on from a snapshot.
 fn identity(arguments: &TrainArguments, corpus: &Corpus) -> Identity {
     let size = &arguments.size;
-    vec![
+    let mut identity = vec![
         ("model", size.describe()),
         ("seed", size.seed.to_string()),
         ("learning rate", arguments.learning_rate.to_string()),
         ("text", corpus.checksum()),
-    ]
+    ];
+    if let Scaling::Fixed(scale) = &arguments.loss_scale {
+        identity.push(("loss scale", scale.scale().to_string()));
+    }
+    identity
 }
 
 /// Runs the command.
@@ -116,13 +147,17 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     let empty = memory::live().unwrap_or_default();
     let mut model = build(&config, &device, size.seed)?;
     let mut optimizer = AdamConfig::new().init();
+    let mut scale = arguments.loss_scale.of(size.precision);
+    // Where nothing can overflow and nothing is asked for, gradients go to the optimizer as they are.
+    let watched = size.precision != Precision::F32 || scale != LossScale::none();
 
     let sample = corpus.clone().batch(size, &device);
     let mut saving = Saving::open(&arguments.saving, identity(arguments, &corpus))?;
     let mut first = 0;
     if let (Some(saving), true) = (&mut saving, arguments.saving.resume) {
-        let resumed = saving.resume(model, optimizer, corpus)?;
+        let resumed = saving.resume(model, optimizer, corpus, scale)?;
         (first, model, optimizer, corpus) = (resumed.steps, resumed.model, resumed.optimizer, resumed.corpus);
+        scale = resumed.scale;
         if first >= arguments.steps {
             return Err(Failure::request(
                 anyhow::anyhow!("the run is through: {first} of {} steps are done", arguments.steps),
@@ -131,6 +166,8 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         }
         eprintln!("going on after step {first}");
     }
+    let summed = sample.held_bytes(&model);
+    let with_sum = |bytes: Bytes| Bytes::new(bytes.get() + summed.get());
     let mut known = Knowledge::default();
     let mut adaptive = match arguments.adaptive {
         true => {
@@ -146,25 +183,26 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             ready
         }
         (Some(path), None) => {
-            planning::from_file(path, arguments.profile.as_deref(), &model, &sample, &places)?
+            planning::from_file(path, arguments.profile.as_deref(), &model, sample.part(), &places)?
         }
         (None, None) => {
             let held = match arguments.memory {
-                Some(target) => held_by_training(target, &model, &sample, size.seed, empty)?,
+                Some(target) => held_by_training(target, &model, &sample, size.recipe(), empty)?,
                 None => Bytes::ZERO,
             };
+            let held = with_sum(held);
             let cache = arguments.cache.as_deref();
             let flag = if arguments.memory.is_some() { "--memory " } else { "--budget " };
             let planning =
                 Planning { margin: arguments.margin, plain: None, held, cache, places: &places, flag };
-            match planning::ready(&strategy, &model, cut, &sample, &mut known, planning) {
+            match planning::ready(&strategy, &model, cut, sample.part(), &mut known, planning) {
                 // Nobody asked for a quarter: a model that is too small for it takes what it needs.
                 Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
                     eprintln!(
                         "no plan takes a quarter of what plain training takes; planning for the smallest budget"
                     );
                     strategy = Strategy::Optimal(Target::Smallest);
-                    planning::ready(&strategy, &model, cut, &sample, &mut known, planning)?
+                    planning::ready(&strategy, &model, cut, sample.part(), &mut known, planning)?
                 }
                 ready => ready?,
             }
@@ -182,23 +220,26 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     if let Ready::Planned(planned, _) = &ready {
         let predicted = planned.plan().predicted;
         let over = predicted.step_ns.ratio(planned.profile().lower_bound()) - 1.0;
-        let budget = planned.budget_bytes().map(|budget| format!(" of {budget}")).unwrap_or_default();
+        let budget = planned.budget_bytes().map(with_sum);
+        let budget = budget.map(|budget| format!(" of {budget}")).unwrap_or_default();
         eprintln!(
             "planned ({}): {}{budget} at the peak, {} step time",
             planned.plan().status,
-            predicted.peak_bytes,
+            with_sum(predicted.peak_bytes),
             report::signed_percent(over)
         );
     }
-    let mut progress = Progress::start(arguments, name.clone(), || match ready.budget_bytes() {
-        Some(bytes) => Ok(Limit { name: "the budget", bytes }),
-        None => {
-            let bytes = measured(&model, &sample, &Ready::Plain, size.seed)?.peak;
-            Ok(Limit { name: "plain's peak", bytes })
-        }
-    })?;
+    let mut progress =
+        Progress::start(arguments, name.clone(), || match ready.budget_bytes().map(with_sum) {
+            Some(bytes) => Ok(Limit { name: "the budget", bytes }),
+            None => {
+                let bytes = measured(&model, &sample, &Ready::Plain, size.recipe())?.peak;
+                Ok(Limit { name: "plain's peak", bytes })
+            }
+        })?;
     let start = Instant::now();
     let mut losses = Vec::with_capacity(arguments.steps as usize);
+    let (mut last_norm, mut clips) = (None, 0);
     memory::reset_peak();
     for number in first..arguments.steps {
         if let Some(adaptive) = adaptive.as_mut().filter(|_| number > first) {
@@ -207,7 +248,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
                 Err(failure) => {
                     // Nothing that was learnt is lost: the run can go on when there is memory again.
                     if let Some(saving) = &mut saving {
-                        saving.write(number, &model, &optimizer, &corpus)?;
+                        saving.write(number, &model, &optimizer, &corpus, &scale)?;
                     }
                     return Err(failure);
                 }
@@ -219,7 +260,8 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         let batch = corpus.batch(size, &device);
         // A seed for each step: dropout must not repeat itself, and a run must be repeatable.
         let seed = size.seed.wrapping_add(u64::from(number));
-        let done = step(&model, &batch, &ready, seed)?;
+        let recipe = Recipe { seed, scale: scale.scale(), clip: None };
+        let done = step(&model, &batch, &ready, recipe)?;
         for Fault { boundary, place, error } in places.take_faults() {
             progress.tell(&format!("step {}: {boundary} was lost in `{place}`: {error}", number + 1));
         }
@@ -228,15 +270,47 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             progress.end(true);
             return Err(Failure::failed(
                 anyhow::anyhow!("the loss is {loss} after {} steps", number + 1),
-                format!("try a smaller --learning-rate than {rate}"),
+                match size.precision {
+                    Precision::F16 => "f16 ends at 65504: try --precision bf16".to_owned(),
+                    Precision::F32 | Precision::Bf16 => format!("try a smaller --learning-rate than {rate}"),
+                },
             ));
         }
         losses.push(loss);
         let go_on = progress.ran(loss);
-        model = optimizer.step(rate, model, done.gradients);
+        let gradients = match watched {
+            true => scale.down(&model, done.gradients)?,
+            false => Ok(done.gradients),
+        };
+        match gradients {
+            Ok(mut gradients) => {
+                if let Some(most) = size.clip_norm {
+                    let clipped = clip_by_norm(&model, gradients, most)?;
+                    gradients = clipped.gradients;
+                    last_norm = Some(clipped.norm);
+                    clips += u32::from(clipped.norm > most);
+                }
+                model = optimizer.step(rate, model, gradients);
+            }
+            // Weights stay as they are, and never become something that is no number.
+            Err(overflow) if overflow.next < overflow.scale => {
+                progress.tell(&format!(
+                    "step {} is left out: {overflow}; the next ones are at {}",
+                    number + 1,
+                    overflow.next
+                ));
+            }
+            Err(overflow) => {
+                progress.end(true);
+                return Err(Failure::failed(
+                    anyhow::anyhow!("{overflow}, after {} steps", number + 1),
+                    format!("try a smaller --learning-rate than {rate}, or --precision f32"),
+                ));
+            }
+        }
         let last = !go_on || number + 1 == arguments.steps;
         if let Some(saving) = saving.as_mut().filter(|saving| saving.is_due(number + 1, last)) {
-            match saving.write(number + 1, &model, &optimizer, &corpus) {
+            match saving.write(number + 1, &model, &optimizer, &corpus, &scale) {
                 // A full disk may have room again at the next one; the older ones are there.
                 Err(failure) if !last => progress.tell(&failure.to_string()),
                 written => written?,
@@ -261,9 +335,9 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     let optimizer_state = held.saturating_sub(memory::live().unwrap_or_default());
 
     let batch = corpus.batch(size, &device);
-    let against = against_plain(&model, &batch, &ready, size.seed)?;
+    let against = against_plain(&model, &batch, &ready, size.recipe())?;
     if matches!(ready, Ready::Rule(_)) {
-        known.blocks = Some(planning::measure(Cut::Blocks.of(&model), &batch, Measuring::default())?);
+        known.blocks = Some(planning::measure(Cut::Blocks.of(&model), batch.part(), Measuring::default())?);
     }
     let weights = parameter_bytes(&model);
     let summary = Summary {
@@ -279,10 +353,18 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         plain_step_ns: against.plain.1,
         overhead: against.overhead,
         gradients: against.gradients,
-        budget_bytes: ready.budget_bytes(),
-        predicted: prediction(&ready, known.blocks.as_ref()),
+        budget_bytes: ready.budget_bytes().map(with_sum),
+        predicted: prediction(&ready, known.blocks.as_ref(), batch.parts() as u64, summed),
         planning_ns: Some(known.took).filter(|took| *took > Nanos::ZERO),
-        transfers: Transfers::measure(&model, &batch, &ready, size.seed)?,
+        transfers: Transfers::measure(&model, &batch, &ready, size.recipe())?,
+        precision: size.precision,
+        micro_batches: size.micro_batches,
+        scaling: watched.then(|| Scaled { scale: scale.scale(), skipped_steps: scale.skipped() }),
+        clipping: size.clip_norm.zip(last_norm).map(|(most, last_norm)| Clipping {
+            most,
+            last_norm,
+            clipped_steps: clips,
+        }),
         plan_changes: adaptive.as_ref().map(|adaptive| adaptive.changes),
         totals: Totals {
             weights,
@@ -321,7 +403,8 @@ fn over_budget(summary: &Summary, memory: Option<Target>) -> Result<(), Failure>
     }
 }
 
-fn prediction(ready: &Ready, known: Option<&Known>) -> Option<Prediction> {
+/// What the simulator says of a step in so many parts, with a sum of gradients beside them.
+fn prediction(ready: &Ready, known: Option<&Known>, parts: u64, summed: Bytes) -> Option<Prediction> {
     let (profile, plan) = match ready {
         Ready::Planned(planned, _) => (planned.profile(), planned.plan().clone()),
         Ready::Rule(rule) => {
@@ -333,8 +416,8 @@ fn prediction(ready: &Ready, known: Option<&Known>) -> Option<Prediction> {
     let (_, simulation) = plan.judge(profile).ok()?;
     let most = simulation.peak_tensors.iter().take(3).map(|live| format!("{} ({})", live.what, live.bytes));
     Some(Prediction {
-        peak_bytes: plan.predicted.peak_bytes,
-        step_ns: plan.predicted.step_ns,
+        peak_bytes: Bytes::new(plan.predicted.peak_bytes.get() + summed.get()),
+        step_ns: Nanos::new(plan.predicted.step_ns.get().saturating_mul(parts)),
         set_by: most.collect(),
     })
 }
@@ -348,16 +431,16 @@ struct AgainstPlain {
 }
 
 /// Takes steps of the trained model in turns with plain training, from the same weights, batch and seed.
-fn against_plain(model: &Gpt, batch: &GptBatch, how: &Ready, seed: u64) -> Result<AgainstPlain, Failure> {
+fn against_plain(model: &Gpt, batch: &Batch, how: &Ready, recipe: Recipe) -> Result<AgainstPlain, Failure> {
     let bar = report::bar(2 * ROUNDS as u64, "comparing with plain training");
     let (mut ours, mut plain) = (Vec::new(), Vec::new());
     // Medians, too: a thread that works for the first time allocates scratch memory for good, whatever the plan.
     let (mut our_peaks, mut plain_peaks) = (Vec::new(), Vec::new());
     let mut gradients = Comparison::default();
     for _ in 0..ROUNDS {
-        let expected = measured(model, batch, &Ready::Plain, seed)?;
+        let expected = measured(model, batch, &Ready::Plain, recipe)?;
         bar.inc(1);
-        let found = measured(model, batch, how, seed)?;
+        let found = measured(model, batch, how, recipe)?;
         bar.inc(1);
         gradients = compare(model, &expected.step, &found.step);
         plain.push(expected.time);
@@ -380,6 +463,18 @@ fn show(summary: &Summary) -> Result<(), Failure> {
         "trained {} steps of {}\nloss {:.3} -> {:.3}, {:.0} tokens/s\n",
         summary.steps, summary.model, summary.first_loss, summary.last_loss, summary.tokens_per_second
     ))?;
+    if let Some(Scaled { scale, skipped_steps }) = &summary.scaling {
+        report::show(&format!(
+            "loss scale {scale} at the end, {} left out\n",
+            counted_steps(*skipped_steps)
+        ))?;
+    }
+    if let Some(Clipping { most, last_norm, clipped_steps }) = &summary.clipping {
+        report::show(&format!(
+            "{} clipped to {most}; the last gradients were {last_norm:.3} long\n",
+            counted_steps(u64::from(*clipped_steps))
+        ))?;
+    }
     let Comparison { identical, tensors, .. } = summary.gradients;
     let plain = [
         "plain".to_owned(),
@@ -412,6 +507,10 @@ fn show(summary: &Summary) -> Result<(), Failure> {
         report::show(&transfers.to_string())?;
     }
     show_totals(&summary.totals)
+}
+
+fn counted_steps(count: u64) -> String {
+    report::counted(usize::try_from(count).unwrap_or(usize::MAX), "step")
 }
 
 fn show_prediction(summary: &Summary) -> Result<(), Failure> {

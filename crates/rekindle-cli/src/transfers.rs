@@ -3,11 +3,11 @@
 use std::fmt;
 
 use rekindle::{Bytes, Error, Nanos, Trace, TraceHandle};
-use rekindle_models::{Gpt, GptBatch};
+use rekindle_models::Gpt;
 use rekindle_plan::Action;
 use serde::Serialize;
 
-use crate::measure::step_traced;
+use crate::measure::{Batch, Recipe, step_traced};
 use crate::report::counted;
 use crate::strategy::Ready;
 
@@ -39,9 +39,9 @@ impl Transfers {
     /// Takes a step and looks; `None` for a strategy that moves nothing.
     pub(crate) fn measure(
         model: &Gpt,
-        batch: &GptBatch,
+        batch: &Batch,
         how: &Ready,
-        seed: u64,
+        recipe: Recipe,
     ) -> Result<Option<Self>, Error> {
         let Ready::Planned(planned, _) = how else { return Ok(None) };
         let moves = |action: &Action| matches!(action, Action::Offload { .. } | Action::Compress { .. });
@@ -49,7 +49,7 @@ impl Transfers {
             return Ok(None);
         }
         let trace = TraceHandle::new();
-        step_traced(model, batch, how, seed, Some(&trace))?;
+        step_traced(model, &batch.first(), how, recipe, Some(&trace))?;
         Ok(trace.get().and_then(|trace| Self::of(&trace)))
     }
 }

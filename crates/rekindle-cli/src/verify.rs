@@ -2,14 +2,13 @@
 
 use burn::optim::AdamConfig;
 use burn::tensor::Device;
-use rekindle::Bytes;
 use rekindle_models::Gpt;
 use serde::Serialize;
 
 use crate::arguments::{Size, VerifyArguments};
 use crate::corpus::Corpus;
 use crate::failure::Failure;
-use crate::measure::{Comparison, build, compare, median, step};
+use crate::measure::{Comparison, Recipe, build, compare, measured, median, step};
 use crate::places::suffix;
 use crate::planning::{self, Knowledge, Planning};
 use crate::report;
@@ -53,19 +52,19 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let model = build(&config, &device, size.seed)?;
     let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
     let bar = report::bar(2, "verifying");
-    let expected = step(&model, &batch, &Ready::Plain, size.seed)?;
+    let expected = step(&model, &batch, &Ready::Plain, size.recipe())?;
     bar.inc(1);
     let places = arguments.places.open()?;
     let planning = Planning {
         places: &places,
         margin: arguments.margin,
         plain: None,
-        held: Bytes::ZERO,
+        held: batch.held_bytes(&model),
         cache: None,
         flag: "--strategy optimal-",
     };
-    let ready = planning::ready(strategy, &model, cut, &batch, &mut Knowledge::default(), planning)?;
-    let found = step(&model, &batch, &ready, size.seed)?;
+    let ready = planning::ready(strategy, &model, cut, batch.part(), &mut Knowledge::default(), planning)?;
+    let found = step(&model, &batch, &ready, size.recipe())?;
     bar.finish_and_clear();
     let comparison = compare(&model, &expected, &found);
     drop((expected, found));
@@ -113,8 +112,10 @@ fn loss_after(steps: u32, mut model: Gpt, size: &Size, how: &Ready) -> Result<f3
     let bar = report::bar(u64::from(steps), "training");
     for number in 0..steps {
         let batch = corpus.batch(size, &device);
-        let done = step(&model, &batch, how, size.seed.wrapping_add(u64::from(number)))?;
+        let recipe = Recipe { seed: size.seed.wrapping_add(u64::from(number)), ..size.recipe() };
+        let done = measured(&model, &batch, how, recipe)?.step;
         losses.push(done.loss.into_scalar::<f32>());
+        // Adam divides by the gradients' size: a scale that stays the same changes next to nothing.
         model = optimizer.step(1e-3, model, done.gradients);
         bar.inc(1);
     }

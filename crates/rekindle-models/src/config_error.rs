@@ -12,7 +12,15 @@ pub enum ConfigError {
         /// The heads.
         heads: usize,
     },
-    /// A dropout with a probability that is none.
+    /// Burn's modules do not mix types.
+    #[error(
+        "activations of {precision} are asked for beside weights of f32, which Burn's modules do not do; expected f32, or the model of our nodes"
+    )]
+    BurnPrecision {
+        /// The precision asked for.
+        precision: rekindle::training::Precision,
+    },
+    /// A dropout that is no probability, or a precision that the device does not have.
     #[error(transparent)]
-    Dropout(#[from] rekindle::Error),
+    Refused(#[from] rekindle::Error),
 }

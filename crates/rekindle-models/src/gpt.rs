@@ -7,6 +7,7 @@ use burn::nn::{Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use rekindle::nn::LinearCrossEntropy;
+use rekindle::training::Precision;
 use rekindle::{Error, Region, Rule, Staged, Under};
 
 use crate::ConfigError;
@@ -32,20 +33,29 @@ pub struct GptConfig {
     /// Whether it is made of Burn's modules alone: to compare with. They keep more, and take more time.
     #[config(default = false)]
     pub burn: bool,
+    /// The type of the activations. Weights are `f32`.
+    #[config(default = "Precision::F32")]
+    pub precision: Precision,
 }
 
 impl GptConfig {
     /// A model of this size.
     ///
     /// # Errors
-    /// When the heads do not divide the width, or the dropout is not a probability below 1.
+    /// When the heads do not divide the width, the dropout is not a probability below 1, or the precision is one that the
+    /// device, or Burn's modules beside weights of `f32`, do not have.
     pub fn init(&self, device: &Device) -> Result<Gpt, ConfigError> {
+        self.precision.check(device)?;
+        if self.burn && self.precision != Precision::F32 {
+            return Err(ConfigError::BurnPrecision { precision: self.precision });
+        }
         let block = |_| GptBlock::new(self, device);
         let layers = Layers { burn: self.burn, device };
         Ok(Gpt {
             embedding: GptEmbedding {
                 tokens: EmbeddingConfig::new(self.vocabulary, self.width).init(device),
                 positions: EmbeddingConfig::new(self.sequence, self.width).init(device),
+                precision: self.precision,
             },
             blocks: (0..self.layers).map(block).collect::<Result<_, _>>()?,
             head: GptHead {
@@ -73,18 +83,50 @@ pub struct GptBatch {
     pub targets: Tensor<2, Int>,
 }
 
+impl GptBatch {
+    /// The batch in so many parts, as equal as they can be, the larger ones first; one for each sequence if there are
+    /// fewer.
+    ///
+    /// ```
+    /// use burn::tensor::{Device, Int, Tensor};
+    /// use rekindle_models::GptBatch;
+    ///
+    /// let tokens = Tensor::<2, Int>::zeros([5, 8], &Device::flex());
+    /// let parts = GptBatch { tokens: tokens.clone(), targets: tokens }.split(2);
+    /// let sequences: Vec<usize> = parts.iter().map(|part| part.tokens.dims()[0]).collect();
+    /// assert_eq!(sequences, [3, 2]);
+    /// ```
+    pub fn split(&self, parts: usize) -> Vec<Self> {
+        let [sequences, _] = self.tokens.dims();
+        let parts = parts.clamp(1, sequences.max(1));
+        let mut start = 0;
+        let part = |index: usize| {
+            let end = start + sequences / parts + usize::from(index < sequences % parts);
+            let rows = [std::mem::replace(&mut start, end)..end];
+            Self {
+                tokens: self.tokens.clone().slice(rows.clone()),
+                targets: self.targets.clone().slice(rows),
+            }
+        };
+        (0..parts).map(part).collect()
+    }
+}
+
 /// Tokens and their places as vectors.
 #[derive(Module, Debug)]
 struct GptEmbedding {
     tokens: Embedding,
     positions: Embedding,
+    /// What comes after has the type that this makes.
+    #[module(skip)]
+    precision: Precision,
 }
 
 impl GptEmbedding {
     fn forward(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [_, sequence] = tokens.dims();
         let positions = Tensor::arange(0..sequence as i64, &tokens.device()).unsqueeze::<2>();
-        self.tokens.forward(tokens) + self.positions.forward(positions)
+        self.precision.cast(self.tokens.forward(tokens) + self.positions.forward(positions))
     }
 }
 
@@ -97,7 +139,7 @@ struct GptHead {
 
 impl GptHead {
     fn logits(&self, x: Tensor<3>) -> Tensor<3> {
-        self.linear.forward(self.norm.forward(x))
+        Precision::F32.cast(self.linear.forward(self.norm.forward(x)))
     }
 
     /// The mean cross entropy of predicting `targets`.

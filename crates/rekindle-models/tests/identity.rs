@@ -116,6 +116,6 @@ fn sizes_that_do_not_fit_are_refused() {
     }
     for dropout in [-1.0, 1.0, f64::NAN] {
         let error = config(2).with_dropout(dropout).init(&device).unwrap_err();
-        assert!(matches!(error, ConfigError::Dropout(_)), "{error}");
+        assert!(matches!(error, ConfigError::Refused(_)), "{error}");
     }
 }

@@ -64,7 +64,7 @@ impl Budget {
     }
 
     /// The same budget for more than the region: `bytes` of it are held by something else the whole time, such as
-    /// weights and the optimizer's state.
+    /// weights and the optimizer's state, or a sum of gradients. A part of plain's peak is then one of both together.
     #[must_use]
     pub fn holding(mut self, bytes: Bytes) -> Self {
         self.held = bytes;
@@ -80,7 +80,8 @@ impl Budget {
             Amount::Bytes(bytes) => bytes,
             Amount::OfPlain(part) => {
                 let plain = Plan::by_rule(profile, Rule::StoreAll, None)?.predicted.peak_bytes;
-                Bytes::new((with_margin(profile, plain, 0.0).get() as f64 * part) as u64)
+                let all = with_margin(profile, plain, 0.0).get().saturating_add(self.held.get());
+                Bytes::new((all as f64 * part) as u64)
             }
             Amount::Smallest => {
                 let smallest = optimal::smallest_budget(profile).map_err(Error::NoPlan)?;

@@ -158,6 +158,20 @@ pub enum Error {
         /// The smoothing found.
         found: f32,
     },
+    /// A precision nobody knows.
+    #[error("`{found}` is no precision, expected f32, bf16 or f16")]
+    UnknownPrecision {
+        /// The name found.
+        found: String,
+    },
+    /// A type of elements that the device has no tensors of.
+    #[error("{device} has no tensors of {found}, expected a type it supports")]
+    UnsupportedType {
+        /// The type asked for.
+        found: String,
+        /// The device.
+        device: String,
+    },
     /// A share of a loss that is none.
     #[error("the share of a loss is {found}, expected a number above 0")]
     Share {

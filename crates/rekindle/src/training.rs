@@ -35,7 +35,9 @@
 mod accumulation;
 mod loss_scale;
 mod norm;
+mod precision;
 
 pub use accumulation::{Accumulated, Accumulation};
 pub use loss_scale::{LossScale, Overflow};
 pub use norm::{Clipped, clip_by_norm, global_norm};
+pub use precision::Precision;

@@ -97,7 +97,7 @@ fn on_threads<B: GraphBackend>(tensor: &FloatTensor<B>, dtype: DType) -> Option<
     #[cfg(feature = "flex")]
     {
         let lying = (tensor as &dyn Any).downcast_ref::<FloatTensor<burn::backend::Flex>>()?;
-        let shape = tensor.shape();
+        let (lying, shape) = (lying.to_contiguous(), tensor.shape());
         Some(match (tensor.dtype(), dtype) {
             (DType::BF16, DType::F32) => TensorData::new(made(lying.as_slice::<bf16>()?, from_bf16), shape),
             (DType::F16, DType::F32) => TensorData::new(made(lying.as_slice::<f16>()?, from_f16), shape),
