@@ -1,4 +1,6 @@
-//! `#[derive(Boundary)]`, re-exported by the crate `rekindle`.
+//! `#[derive(Boundary)]` and `#[derive(Stages)]`, re-exported by the crate `rekindle`.
+
+mod stages;
 
 use proc_macro::TokenStream;
 use quote::quote;
@@ -12,6 +14,29 @@ use syn::{Data, DeriveInput, Error, Fields, Index, parse_macro_input, parse_quot
 pub fn derive_boundary(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     expand(input).unwrap_or_else(|error| error.to_compile_error()).into()
+}
+
+/// Makes a module's fields its stages, one after the other, and what their attributes say a policy.
+///
+/// `#[stages(Input => Output)]` above the struct says what goes in and comes out; `, policy = "keep-all"` starts the policy
+/// from keeping everything, not from recomputing it. `#[stage]` above a field makes it a stage of the field's name, that
+/// runs `forward`; a `Vec` or array becomes a stage for each, `name.0`, `name.1` and so on. In its parentheses:
+///
+/// | says | means |
+/// |---|---|
+/// | `name = "block"` | another name |
+/// | `run = Type::function` | another function of the module and its input |
+/// | `keep` | what it makes stays on the device |
+/// | `offload = "disk"`, `compress = "bf16"` | what it makes waits there, or smaller |
+/// | `pin` | it keeps its whole tape, and is never run again |
+/// | `tape = "balanced"` | it keeps its tape under that option |
+/// | `recompute` | it keeps no tape, and is run again |
+///
+/// The struct gets `region()`, `policy()`, and the trait `Staged`, whose batch is the input.
+#[proc_macro_derive(Stages, attributes(stages, stage))]
+pub fn derive_stages(input: TokenStream) -> TokenStream {
+    let input = parse_macro_input!(input as DeriveInput);
+    stages::expand(input).unwrap_or_else(|error| error.to_compile_error()).into()
 }
 
 fn expand(input: DeriveInput) -> Result<proc_macro2::TokenStream, Error> {

@@ -40,6 +40,7 @@
 //! - [`Region`]: many stages under a [`Rule`] or a [`Plan`].
 //! - [`plan`], [`Planner`], [`Budget`]: from a model and a budget to a plan that runs.
 //! - [`Policy`], [`Planner::plan_policy`]: by the names of stages, what is kept, recomputed, moved or shrunk.
+//! - [`derive@Stages`]: the same by attributes on the fields of a module.
 //! - [`Places`]: disk, host memory and codecs for plans to use.
 //! - [`backward`]: a backward pass that returns errors.
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
@@ -110,7 +111,7 @@ pub use places::Places;
 pub use planned::{PLANNED_FORMAT, Planned};
 pub use planner::{Planner, measure, plan};
 pub use region::{Region, TraceHandle, checkpoint, without_checkpointing};
-pub use rekindle_derive::Boundary;
+pub use rekindle_derive::{Boundary, Stages};
 pub use rekindle_plan::{Bytes, Nanos, Plan, Policy, PolicyError, Profile, Rule, Schedule};
 pub use rekindle_run::{Event, Fault, Measurement, Measuring, Spread, Trace};
 pub use seeds::seed;

@@ -5,7 +5,8 @@ use rekindle_plan::Rule;
 use crate::boundary::Boundary;
 use crate::{Planned, Region};
 
-/// A model that offers its stages, so that it can be measured, planned and run under a plan.
+/// A model that offers its stages, so that it can be measured, planned and run under a plan. For a module whose fields are
+/// its stages, [`derive@Stages`](crate::Stages) writes it.
 ///
 /// ```
 /// use burn::module::Module;
