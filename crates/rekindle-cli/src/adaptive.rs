@@ -1,6 +1,6 @@
 //! `rekindle train --adaptive`: a plan for each step, as memory comes and goes.
 
-use rekindle::{Budget, Bytes, Nanos, Places, Planned, Planner, memory};
+use rekindle::{Budget, Bytes, Places, Planned, Planner, memory};
 use rekindle_models::Gpt;
 use rekindle_run::governor::{BackOff, Governing, Governor, Ladder, Rung, SystemMemory};
 
@@ -48,14 +48,9 @@ impl Adaptive {
                 bar.finish_and_clear();
                 refused(error)
             })?;
-            // Stages of two cuts are measured apart; their plans are compared by what they cost over no plan at all.
-            let first = rungs.first().map(|rung| rung.plan.0.profile().lower_bound());
             rungs.extend(ladder.rungs().iter().map(|rung| {
-                let own = rung.plan.profile().lower_bound();
-                let step_time = rung.step_time.get() as f64 * first.unwrap_or(own).ratio(own);
-                let step_time = Nanos::new(step_time as u64);
                 let budget = Bytes::new(rung.budget.get() + batch.held_bytes(model).get());
-                Rung { budget, step_time, plan: (rung.plan.clone(), cut) }
+                Rung { budget, step_time: rung.step_time, plan: (rung.plan.clone(), cut) }
             }));
         }
         bar.finish_and_clear();

@@ -60,7 +60,7 @@ struct Row {
     /// What the simulator says the peak is, for strategies that run a plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     predicted_peak_bytes: Option<Bytes>,
-    /// What the simulator says the step takes longer than plain's, likewise.
+    /// What the simulator says the step takes longer than all blocks once forth and back, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     predicted_overhead: Option<f64>,
 }
@@ -214,7 +214,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
                 budget_bytes: ready.budget_bytes().map(with_held),
                 predicted_peak_bytes: predicted.map(|predicted| with_held(predicted.peak_bytes)),
                 predicted_overhead: predicted
-                    .zip(profile)
+                    .zip(known.blocks.as_ref().map(|known| &known.profile).or(profile))
                     .map(|(predicted, profile)| predicted.step_ns.ratio(profile.lower_bound()) - 1.0),
             }
         });

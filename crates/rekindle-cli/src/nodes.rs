@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use burn::nn::attention::generate_autoregressive_mask;
 use burn::nn::{DropoutConfig as BurnsDropoutConfig, LayerNormConfig, LinearConfig};
-use burn::tensor::activation::{gelu as burns_gelu, log_softmax, softmax as burns_softmax};
+use burn::tensor::activation::{gelu as burns_gelu, log_softmax, silu, softmax as burns_softmax};
 use burn::tensor::{Device, Distribution, Gradients, Int, Tensor};
-use rekindle::activation::gelu;
+use rekindle::activation::{gelu, swiglu};
 use rekindle::nn::{LinearCrossEntropy, layer_norm, linear};
 use rekindle::{Attention, Bytes, DropoutConfig, Error, Nanos, memory};
 use serde::Serialize;
@@ -193,6 +193,14 @@ fn nodes<'a>(
         format!("gelu, {rows} rows of {}", 4 * width),
         Box::new(move || Ok(gelu(x.clone()).sum().backward())),
         Box::new(move || Ok(burns_gelu(x2.clone()).sum().backward())),
+    ));
+
+    let [gate, up] = [(); 2].map(|()| random3([batch, sequence, 4 * width]).require_grad());
+    let (gate2, up2) = (gate.clone(), up.clone());
+    nodes.push((
+        format!("swiglu, {rows} rows of {}", 4 * width),
+        Box::new(move || Ok(swiglu(gate.clone(), up.clone()).sum().backward())),
+        Box::new(move || Ok((silu(gate2.clone()) * up2.clone()).sum().backward())),
     ));
 
     let x = random3([batch, sequence, width]).require_grad();

@@ -82,8 +82,8 @@ pub(crate) struct Planning<'a> {
 
 /// Makes a strategy ready, measuring the model when a plan is asked for and `known` says nothing yet.
 ///
-/// Of several cuts the one whose plan costs less is taken, each against its own stages without recomputing: parts of
-/// blocks are measured one by one, and their times do not add up to those of blocks.
+/// Of several cuts the one whose plan is the faster is taken. Parts of blocks take longer than the blocks they are parts of,
+/// because every stage is a graph of its own; their measured times say by how much.
 pub(crate) fn ready(
     strategy: &Strategy,
     model: &Gpt,
@@ -138,7 +138,7 @@ pub(crate) fn ready(
             Ok(planned) => {
                 let cost = |planned: &Planned| match target.is_smallest() {
                     true => planned.plan().predicted.peak_bytes.get() as f64,
-                    false => planned.plan().predicted.step_ns.ratio(planned.profile().lower_bound()),
+                    false => planned.plan().predicted.step_ns.get() as f64,
                 };
                 if best.as_ref().is_none_or(|(best, _)| cost(&planned) < cost(best)) {
                     best = Some((planned, cut));

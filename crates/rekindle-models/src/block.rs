@@ -61,7 +61,8 @@ impl GptBlock {
 
     /// Adds the block to a region as five stages.
     ///
-    /// The activation is no stage of its own: a boundary that only passes the residual on would count it once more.
+    /// The activation is no stage of its own: the tape of what comes next would hold on to its output, four times the width.
+    /// Together with `down` it runs again under a balanced tape, and only what matrix products made is kept.
     pub(crate) fn stages<I: Boundary>(
         &self,
         region: Region<I, Tensor<3>>,
