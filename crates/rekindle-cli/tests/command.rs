@@ -198,7 +198,7 @@ fn a_policy_gives_the_gradients_of_plain_training() {
 fn bench_runs_each_node_beside_burns() {
     let bench = json(&rekindle(&tiny("bench", &["--nodes", "--rounds", "1", "--json"])));
     let rows = bench["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 7);
+    assert_eq!(rows.len(), 8);
     for row in rows {
         assert!(row["ns"].as_u64().unwrap() > 0 && row["burn_ns"].as_u64().unwrap() > 0, "{row}");
     }

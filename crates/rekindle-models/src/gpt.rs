@@ -102,11 +102,9 @@ impl GptBatch {
         let mut start = 0;
         let part = |index: usize| {
             let end = start + sequences / parts + usize::from(index < sequences % parts);
-            let rows = [std::mem::replace(&mut start, end)..end];
-            Self {
-                tokens: self.tokens.clone().slice(rows.clone()),
-                targets: self.targets.clone().slice(rows),
-            }
+            let rows = std::mem::replace(&mut start, end)..end;
+            let of = |tensor: &Tensor<2, Int>| tensor.clone().slice_dim(0, rows.clone());
+            Self { tokens: of(&self.tokens), targets: of(&self.targets) }
         };
         (0..parts).map(part).collect()
     }

@@ -181,6 +181,8 @@ fn activations_of_16_bits_keep_weights_and_their_gradients_at_32() {
     }
 }
 
+type Node<'a> = Box<dyn Fn(Tensor<2>) -> Tensor<2> + 'a>;
+
 /// What each operation makes of 16 bits is what it makes of the same numbers in 32, rounded.
 #[test]
 fn every_node_rounds_once() {
@@ -189,7 +191,7 @@ fn every_node_rounds_once() {
     device.seed(8);
     let random = |sizes: [usize; 2]| Tensor::<2>::random(sizes, Distribution::Normal(0.0, 1.0), &device);
     let (weight, gamma) = (random([16, 16]), random([1, 16]).flatten::<1>(0, 1));
-    let nodes: Vec<(&str, Box<dyn Fn(Tensor<2>) -> Tensor<2> + '_>)> = vec![
+    let nodes: Vec<(&str, Node<'_>)> = vec![
         ("linear", Box::new(|x| linear(x, weight.clone(), Some(gamma.clone())))),
         ("linear without bias", Box::new(|x| linear(x, weight.clone(), None))),
         ("layer norm", Box::new(|x| layer_norm(x, gamma.clone(), Some(gamma.clone()), 1e-5))),
