@@ -42,6 +42,46 @@ use crate::{Planned, Region};
 /// # let _ = gradients;
 /// # Ok::<(), rekindle::Error>(())
 /// ```
+///
+/// Where the stages are the fields, by attributes, with a [`Policy`](crate::Policy) of their own:
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::{Linear, LinearConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use rekindle::{Rule, Stages};
+///
+/// #[derive(Module, Debug, Stages)]
+/// #[stages(Tensor<2> => Tensor<2>)]
+/// struct Net {
+///     #[stage(name = "layer", keep)]
+///     layers: Vec<Linear>,
+///     #[stage(pin)]
+///     head: Linear,
+/// }
+///
+/// let device = Device::flex().autodiff();
+/// let linear = || LinearConfig::new(8, 8).init(&device);
+/// let net = Net { layers: (0..4).map(|_| linear()).collect(), head: linear() };
+/// let y = net.region().rule(Rule::SquareRoot).forward(Tensor::ones([2, 8], &device))?;
+/// assert_eq!(y.dims(), [2, 8]);
+/// assert_eq!(Net::policy().to_string(), "recompute-all, keep layer.*, pin head");
+/// # Ok::<(), rekindle::Error>(())
+/// ```
+///
+/// A struct that does not say what goes in and out is told so when it is compiled, and so is a word nobody knows:
+///
+/// ```compile_fail
+/// # use burn::module::Module;
+/// # use burn::nn::Linear;
+/// # use burn::tensor::Tensor;
+/// #[derive(Module, Debug, rekindle::Stages)]
+/// #[stages(Tensor<2> => Tensor<2>)]
+/// struct Net {
+///     #[stage(keeep)]
+///     head: Linear,
+/// }
+/// ```
 pub trait Staged {
     /// What a step is given.
     type Batch;
