@@ -121,12 +121,12 @@ pub(crate) fn step_traced(
         };
         region.forward(tokens)
     };
-    let share = 1.0 / batch.parts() as f64;
+    // The scale is a power of two: to multiply by both at once changes no digit.
+    let share = f64::from(recipe.scale) / batch.parts() as f64;
     let mut sum = Accumulation::new();
     for part in &batch.parts {
-        let up = |loss: Tensor<1>| if recipe.scale == 1.0 { loss } else { loss.mul_scalar(recipe.scale) };
         let mut plain = |model: &Gpt, part: &GptBatch| {
-            without_checkpointing(|| sum.add(model, up(model.loss(part, Rule::StoreAll)?), share))
+            without_checkpointing(|| sum.add(model, model.loss(part, Rule::StoreAll)?, share))
         };
         match (how, &balanced) {
             (Ready::Balanced, Some((model, device))) => {
@@ -138,10 +138,10 @@ pub(crate) fn step_traced(
             }
             (Ready::Plain | Ready::Balanced, _) => plain(model, part)?,
             (Ready::Rule(rule), _) => {
-                sum.add(model, up(under(part, (*rule).into(), Cut::Blocks)?), share)?;
+                sum.add(model, under(part, (*rule).into(), Cut::Blocks)?, share)?;
             }
             (Ready::Planned(planned, cut), _) => {
-                sum.add(model, up(under(part, planned.into(), *cut)?), share)?;
+                sum.add(model, under(part, planned.into(), *cut)?, share)?;
             }
         }
     }

@@ -283,6 +283,22 @@ mod tests {
     }
 
     #[test]
+    fn what_is_only_passed_on_is_no_memory_of_the_output() {
+        let mut recording = Recording {
+            operations: vec![operation(Kind::Pass, vec![value(0, &[8])], vec![value(1, &[4])])],
+            forward: 1,
+            given: vec![0, 2],
+            outputs: vec![0, 1, 2],
+            ..Recording::default()
+        };
+        assert_eq!(output_bytes(&recording), 16, "neither what was read nor what nobody looked at");
+        let swap = Kind::View(View::Permute(vec![0]));
+        recording.operations.push(operation(swap, vec![value(0, &[8])], vec![value(3, &[8])]));
+        recording.outputs.push(3);
+        assert_eq!(output_bytes(&recording), 16, "nor a view of it");
+    }
+
+    #[test]
     fn what_a_tape_holds_in_vain_is_counted_too() {
         let run = |last: bool| Recording {
             operations: vec![

@@ -210,7 +210,6 @@ fn every_node_rounds_once() {
     ];
     for dtype in [DType::BF16, DType::F16] {
         for (name, node) in &nodes {
-            // Through parameters that autodiff follows, and without autodiff.
             let x = random([10, 16]).cast(dtype);
             let (narrow, wide) =
                 (x.clone().detach().require_grad(), x.clone().cast(DType::F32).detach().require_grad());
@@ -223,6 +222,30 @@ fn every_node_rounds_once() {
             let tolerance = Tolerance::absolute(0.05).set_relative(0.05);
             found.cast(DType::F32).into_data().assert_approx_eq::<f32>(&expected.into_data(), tolerance);
         }
+    }
+}
+
+/// Where nothing is trained there is no node, and the types are the same.
+#[test]
+fn types_mix_without_autodiff_too() {
+    let device = Device::flex();
+    let (weight, gamma) = (Tensor::<2>::ones([4, 4], &device), Tensor::<1>::ones([4], &device));
+    for dtype in [DType::BF16, DType::F16] {
+        let x = Tensor::<2>::from_data([[0.5, -1.0, 2.0, 4.0]], (&device, dtype));
+        let made = [
+            linear(x.clone(), weight.clone(), Some(gamma.clone())),
+            layer_norm(x.clone(), gamma.clone(), None, 1e-5),
+            rms_norm(x.clone(), gamma.clone(), 1e-5),
+            gelu(x.clone()),
+            swiglu(x.clone(), x.clone()),
+        ];
+        assert!(made.iter().all(|made| made.dtype() == dtype), "{dtype:?}");
+        let sums = made[0].clone().cast(DType::F32).into_data();
+        assert_eq!(sums.try_to_vec::<f32>().unwrap(), [6.5; 4]);
+        let targets = Tensor::<1, Int>::from_data([1], &device);
+        let loss = LinearCrossEntropy::new().forward(x, weight.clone(), None, targets).unwrap();
+        assert_eq!(loss.dtype(), DType::F32);
+        assert!((loss.into_scalar::<f32>() - 4f32.ln()).abs() < 1e-6);
     }
 }
 
