@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::nn::{LayerNormConfig, LinearConfig};
 use burn::tensor::{Bool, Device, Tensor};
 use rekindle::activation::gelu;
-use rekindle::{Attention as Attend, Boundary, Error, Region};
+use rekindle::{Attention as Attend, Boundary, Error, Region, tail};
 
 use crate::layers::{Drop, Layers, Linear, Norm};
 use crate::{ConfigError, GptConfig};
@@ -56,7 +56,9 @@ impl GptBlock {
     pub fn forward(&self, x: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Result<Tensor<3>, Error> {
         let projected = self.projection.forward(x);
         let x = self.output.forward(self.attention.forward(projected, mask)?);
-        Ok(self.down.forward(self.up.forward(x)))
+        let x = self.up.forward(x);
+        // The backward of the last layer does not ask for what it makes.
+        Ok(tail(|| self.down.forward(x)))
     }
 
     /// Adds the block to a region as five stages.
@@ -71,14 +73,14 @@ impl GptBlock {
     ) -> Region<I, Tensor<3>> {
         let name = |part: &str| format!("{name}.{part}");
         region
-            .stage(name("qkv"), &self.projection, Projection::forward)
+            .stage(name("qkv"), &self.projection, |part: &Projection, x| tail(|| part.forward(x)))
             .stage_with(name("attention"), &self.attention, mask, Attention::forward)
             .continuing()
-            .stage(name("projection"), &self.output, Output::forward)
+            .stage(name("projection"), &self.output, |part: &Output, x| tail(|| part.forward(x)))
             .continuing()
-            .stage(name("up"), &self.up, Up::forward)
+            .stage(name("up"), &self.up, |part: &Up, x| tail(|| part.forward(x)))
             .continuing()
-            .stage(name("down"), &self.down, Down::forward)
+            .stage(name("down"), &self.down, |part: &Down, x| tail(|| part.forward(x)))
             .continuing()
     }
 }

@@ -40,6 +40,7 @@ mod nanos;
 mod plan;
 pub mod policy;
 mod profile;
+mod reads;
 mod request;
 pub mod rules;
 mod schedule;

@@ -76,6 +76,10 @@ pub struct StageProfile {
     pub forward_ns: Nanos,
     /// How long its backward takes.
     pub backward_ns: Nanos,
+    /// What a taped forward saves when nobody reads its output: time that goes into the output alone, which its own
+    /// backward does not ask for. No more than any of its forwards takes.
+    #[serde(default, skip_serializing_if = "takes_no_time")]
+    pub unread_ns: Nanos,
     /// What is alive only while its forward runs, beyond input and output (or tape).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub forward_extra_bytes: Bytes,
@@ -126,6 +130,10 @@ impl StageProfile {
 
 fn is_zero(bytes: &Bytes) -> bool {
     *bytes == Bytes::ZERO
+}
+
+fn takes_no_time(nanos: &Nanos) -> bool {
+    *nanos == Nanos::ZERO
 }
 
 /// Another way to keep a stage's tape.
@@ -229,6 +237,20 @@ pub enum ProfileError {
         input_bytes: Bytes,
         /// The size of its output.
         output_bytes: Bytes,
+    },
+    /// A stage saves more than it takes.
+    #[error(
+        "stage {stage} (`{name}`) saves {unread_ns} when its output is not read, expected no more than the {forward_ns} of its fastest forward"
+    )]
+    SavedTooMuch {
+        /// Which stage.
+        stage: Stage,
+        /// Its name.
+        name: String,
+        /// What it is said to save.
+        unread_ns: Nanos,
+        /// The fastest of its forwards.
+        forward_ns: Nanos,
     },
     /// Two options of a stage, or two places, have one name.
     #[error("the name `{name}` stands twice among {among}")]
@@ -378,6 +400,16 @@ impl Profile {
                     passed_bytes: profile.passed_bytes,
                     input_bytes,
                     output_bytes: profile.output_bytes,
+                });
+            }
+            let forwards = profile.options.iter().map(|option| option.forward_ns);
+            let forward_ns = forwards.fold(profile.forward_ns, Nanos::min);
+            if profile.unread_ns > forward_ns {
+                return Err(ProfileError::SavedTooMuch {
+                    stage,
+                    name: profile.name.clone(),
+                    unread_ns: profile.unread_ns,
+                    forward_ns,
                 });
             }
             unique(profile.options.iter().map(|option| &option.name), || {

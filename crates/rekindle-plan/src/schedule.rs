@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::reads::reads_of_outputs;
 use crate::{Action, Illegal, Profile, Simulation, Stage, simulate};
 
 /// A legal list of actions for a chain of stages.
@@ -12,6 +13,7 @@ pub struct Schedule {
     actions: Arc<[Action]>,
     pinned: Arc<[bool]>,
     turn: usize,
+    reads: Arc<[usize]>,
 }
 
 impl Schedule {
@@ -22,7 +24,8 @@ impl Schedule {
     pub fn judge(profile: &Profile, actions: &[Action]) -> Result<(Self, Simulation), Illegal> {
         let simulation = simulate(profile, actions)?;
         let pinned = profile.stages().iter().map(|stage| stage.pinned).collect();
-        let schedule = Self { actions: actions.into(), pinned, turn: simulation.turn };
+        let reads = reads_of_outputs(profile.stages().len(), actions).into();
+        let schedule = Self { actions: actions.into(), pinned, turn: simulation.turn, reads };
         Ok((schedule, simulation))
     }
 
@@ -39,6 +42,12 @@ impl Schedule {
     /// The actions that follow, once the gradient of the output is there.
     pub fn backward_half(&self) -> &[Action] {
         &self.actions[self.turn..]
+    }
+
+    /// For each action that tapes: how many later ones read the output its tape includes. The first run of the last stage
+    /// has one reader more: whoever the region's output is handed to.
+    pub fn reads_of_outputs(&self) -> &[usize] {
+        &self.reads
     }
 
     /// How many stages the chain has.

@@ -7,11 +7,14 @@
 //!   from one to the other is one piece of memory as long as it does.
 //! - The first action that makes the region's output ends the forward half: the output is handed out, and its
 //!   gradient is there from then on.
+//! - A taped forward whose output nobody reads does not make it: it saves the time that goes into the output alone. The
+//!   memory counts all the same.
 //! - An offload or a fetch runs beside the computation. Who needs it finished waits: `drop` for an offload, the first
 //!   reader for a fetch. What is alive at an action therefore depends on the plan alone, never on how fast a machine is.
 //! - At the end nothing may be left: every stage went back once, nothing is kept, no copy lies anywhere.
 
 use crate::illegal::{Illegal, Reason};
+use crate::reads::reads_of_outputs;
 use crate::simulation::{Live, LiveKind, Moment, Simulation, Span};
 use crate::{Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Stage, Tier};
 
@@ -39,8 +42,10 @@ pub fn simulate(profile: &Profile, actions: &[Action]) -> Result<Simulation, Ill
     let mut spans = Vec::with_capacity(actions.len());
     let mut walk = Walk::new(profile);
     let mut peak: Option<(Bytes, usize)> = None;
+    let reads = reads_of_outputs(profile.stages().len(), actions);
     for (index, action) in actions.iter().enumerate() {
         let reached = walk.now;
+        walk.unread = reads[index] == 0;
         let moment =
             walk.run(action).map_err(|reason| Illegal { index, action: Some(action.clone()), reason })?;
         if peak.is_none_or(|(bytes, _)| moment.peak > bytes) {
@@ -145,6 +150,8 @@ struct Walk<'a> {
     forwards: u64,
     done: usize,
     turn: Option<usize>,
+    /// Whether nobody reads the output of the action at hand.
+    unread: bool,
     /// Note what is alive at the peak of the next action.
     watch: bool,
     watched: Vec<Live>,
@@ -170,6 +177,7 @@ impl<'a> Walk<'a> {
             forwards: 0,
             done: 0,
             turn: None,
+            unread: false,
             watch: false,
             watched: Vec::new(),
         }
@@ -229,7 +237,8 @@ impl<'a> Walk<'a> {
             walk.stages[stage.index()].tape = Some(taped);
         })?;
         let peak = self.peak_with(LiveKind::ForwardExtra(stage), profile.forward_extra_bytes)?;
-        self.spend_forward(stage, forward)?;
+        let saved = if self.unread { profile.unread_ns } else { Nanos::ZERO };
+        self.spend_forward(stage, forward.saturating_sub(saved))?;
         self.release_read(stage.input())?;
         self.turn_after(stage)?;
         Ok(peak)

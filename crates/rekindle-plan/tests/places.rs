@@ -225,7 +225,10 @@ impl<'a> Search<'a> {
         let arrives = arriving.map_or(0, |(bytes, _)| bytes);
         let held = rest.map_or(0, |rest| tape.get() as i64 + rest.peak);
         let wait = arriving.map_or(0, |(_, read)| read.saturating_sub(backward.get()));
-        let time = forward.get() + backward.get() + wait + rest.map_or(0, |rest| rest.time);
+        // Nobody reads the last output of a piece that goes back for itself.
+        let unread = rest.is_none() && first == last && (last as usize) < self.profile.stages().len();
+        let saved = if unread { stage.unread_ns.get() } else { 0 };
+        let time = forward.get() - saved + backward.get() + wait + rest.map_or(0, |rest| rest.time);
         Outcome {
             peak: held.max(running as i64).max((back + arrives) as i64),
             time,

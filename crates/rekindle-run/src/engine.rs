@@ -38,6 +38,27 @@ pub trait Engine {
         input: Self::Boundary,
     ) -> Result<(Self::Tape, Self::Boundary), Self::Error>;
 
+    /// Records a tape for the backward alone: nobody reads what the stage makes. An engine that can leave out what goes into
+    /// the output only does so; the tape must be the same.
+    ///
+    /// # Errors
+    /// As [`tape`](Self::tape).
+    fn tape_unread(
+        &mut self,
+        stage: Stage,
+        option: Option<&Name>,
+        input: Self::Boundary,
+    ) -> Result<Self::Tape, Self::Error> {
+        Ok(self.tape(stage, option, input)?.0)
+    }
+
+    /// Told before a tape is recorded: where it stands in a row of tapes. An engine that gains by it may record a row as one
+    /// piece, and go back through it at the backward of its first stage; what the other backwards give is handed on to that
+    /// one unread.
+    fn in_row(&mut self, row: Row) {
+        let _ = row;
+    }
+
     /// Runs the backward of a stage: from the gradient of its output to the gradient of its input.
     ///
     /// # Errors
@@ -84,4 +105,14 @@ pub trait Engine {
     fn peak_bytes(&mut self) -> Option<Bytes> {
         None
     }
+}
+
+/// Where a tape stands among tapes that are recorded one right behind the other, in the same way, of which each alone reads
+/// the output of the one before, and that go back in just as close a row.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Row {
+    /// The one before belongs to it.
+    pub behind: bool,
+    /// The next one belongs to it.
+    pub ahead: bool,
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rekindle_plan::{Action, Boundary, Name, Schedule, Stage};
 
-use crate::{Engine, Event, StoreError, Stores, Trace};
+use crate::{Engine, Event, Row, StoreError, Stores, Trace};
 
 mod places;
 mod recovery;
@@ -20,8 +20,8 @@ pub use recovery::{Fault, Recovery, Remedy};
 /// nothing keeps is handed to its reader, so that the engine can free it or write over it.
 pub struct Executor<E: Engine> {
     schedule: Schedule,
-    /// For each action that tapes: how many later ones read the output its tape includes.
-    reads_of_outputs: Vec<usize>,
+    /// For each action: whether it tapes a stage as part of a row of tapes that go back in a row.
+    joins: Vec<bool>,
     next: usize,
     boundaries: Vec<Option<Held<E::Boundary>>>,
     tapes: Vec<Option<Taped<E>>>,
@@ -146,7 +146,7 @@ impl<E: Engine> Executor<E> {
     pub fn new(schedule: Schedule, stores: Stores) -> Self {
         let stages = schedule.stages();
         Self {
-            reads_of_outputs: reads_of_outputs(&schedule),
+            joins: joins(&schedule),
             schedule,
             next: 0,
             boundaries: (0..=stages).map(|_| None).collect(),
@@ -287,14 +287,26 @@ impl<E: Engine> Executor<E> {
             }
             Action::Tape { stage, option } => {
                 let input = self.read(engine, action, stage.input())?;
-                let (tape, output) = engine.tape(*stage, option.as_ref(), input).map_err(failed)?;
-                self.release_read(action, stage.input())?;
-                let reads_left = self.reads_of_outputs[index];
-                if hand_out {
-                    handed = Some(output.clone());
+                let option = option.as_ref();
+                // What is written down is told of each stage.
+                if self.trace.is_none() {
+                    let ahead = self.joins.get(index + 1).copied().unwrap_or(false);
+                    engine.in_row(Row { behind: self.joins[index], ahead });
                 }
-                self.tapes[stage.index()] =
-                    Some(Taped { tape, output: (reads_left > 0).then_some(output), reads_left });
+                let mut reads_left = self.schedule.reads_of_outputs()[index];
+                let (tape, mut output) = match reads_left {
+                    0 => (engine.tape_unread(*stage, option, input).map_err(failed)?, None),
+                    _ => {
+                        let (tape, output) = engine.tape(*stage, option, input).map_err(failed)?;
+                        (tape, Some(output))
+                    }
+                };
+                self.release_read(action, stage.input())?;
+                if hand_out {
+                    reads_left -= 1;
+                    handed = if reads_left == 0 { output.take() } else { output.clone() };
+                }
+                self.tapes[stage.index()] = Some(Taped { tape, output, reads_left });
             }
             Action::Backward { stage } => {
                 let taped = self.tapes[stage.index()].take();
@@ -387,25 +399,25 @@ impl<E: Engine> Executor<E> {
     }
 }
 
-/// For each action that tapes a stage, how many actions read the stage's output before its backward; 0 for the others.
-fn reads_of_outputs(schedule: &Schedule) -> Vec<usize> {
-    let mut pending = vec![0; schedule.stages() + 1];
-    let mut reads = vec![0; schedule.actions().len()];
-    for (index, action) in schedule.actions().iter().enumerate().rev() {
+/// Of each action, whether it tapes a stage right behind the tape of the stage before, in the same way, nobody else reads
+/// what lies between them, and their backwards follow one another just so.
+fn joins(schedule: &Schedule) -> Vec<bool> {
+    let (actions, reads) = (schedule.actions(), schedule.reads_of_outputs());
+    let mut backward = vec![usize::MAX; schedule.stages() + 1];
+    let mut joins = vec![false; actions.len()];
+    for (index, action) in actions.iter().enumerate().rev() {
         match action {
-            Action::Backward { stage } => pending[stage.output().index()] = 0,
-            Action::Forward { stage } => pending[stage.input().index()] += 1,
-            Action::Tape { stage, .. } => {
-                reads[index] = std::mem::take(&mut pending[stage.output().index()]);
-                pending[stage.input().index()] += 1;
+            Action::Backward { stage } => backward[stage.index()] = index,
+            Action::Tape { stage, option } if index > 0 && stage.index() > 0 => {
+                let behind = matches!(&actions[index - 1], Action::Tape { stage: before, option: way }
+                    if before.index() + 1 == stage.index() && way == option);
+                let in_a_row = backward[stage.index()].checked_add(1) == Some(backward[stage.index() - 1]);
+                joins[index] = behind && in_a_row && reads[index - 1] == 1;
             }
-            Action::Keep { boundary }
-            | Action::Offload { boundary, .. }
-            | Action::Compress { boundary, .. } => pending[boundary.index()] += 1,
-            Action::Drop { .. } | Action::Fetch { .. } => {}
+            _ => {}
         }
     }
-    reads
+    joins
 }
 
 fn missing<E: std::error::Error + 'static>(action: &Action, missing: String) -> RunError<E> {
@@ -414,4 +426,39 @@ fn missing<E: std::error::Error + 'static>(action: &Action, missing: String) -> 
 
 fn store_failed<E: std::error::Error + 'static>(action: &Action, source: StoreError) -> RunError<E> {
     RunError::Store { action: action.clone(), source }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+mod tests {
+    use rekindle_plan::Profile;
+
+    use super::*;
+
+    /// Which actions go on from the tape before, as `+`.
+    fn rows(stages: usize, text: &str) -> String {
+        let names = (0..stages).map(|index| format!("stage.{index}"));
+        let profile = Profile::unmeasured(names, &["balanced".parse().unwrap()]).unwrap();
+        let actions: Vec<Action> = text.split('/').map(|line| line.trim().parse().unwrap()).collect();
+        let (schedule, _) = Schedule::judge(&profile, &actions).unwrap();
+        joins(&schedule).into_iter().map(|joined| if joined { '+' } else { '.' }).collect()
+    }
+
+    #[test]
+    fn tapes_in_a_row_are_joined() {
+        assert_eq!(rows(3, "tape 1/tape 2/tape 3/backward 3/backward 2/backward 1"), ".++...");
+        let segment =
+            "keep x0/forward 1/forward 2/tape 3/backward 3/tape 1/tape 2/backward 2/backward 1/drop x0";
+        assert_eq!(rows(3, segment), "......+...");
+    }
+
+    #[test]
+    fn tapes_of_which_somebody_else_reads_or_goes_back_between_are_not() {
+        let options = "tape 1/tape 2 balanced/tape 3 balanced/backward 3/backward 2/backward 1";
+        assert_eq!(rows(3, options), "..+...");
+        let kept = "tape 1/keep x1/tape 2/tape 3/backward 3/backward 2/backward 1/drop x1";
+        assert_eq!(rows(3, kept), "...+....");
+        let recomputed = "tape 1/keep x1/forward 2/tape 3/backward 3/tape 2/drop x1/backward 2/backward 1";
+        assert_eq!(rows(3, recomputed), ".........");
+    }
 }

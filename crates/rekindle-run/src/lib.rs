@@ -46,7 +46,7 @@ pub mod snapshots;
 mod store;
 mod trace;
 
-pub use engine::Engine;
+pub use engine::{Engine, Row};
 pub use executor::{Executor, Fault, Kept, Recovery, Remedy, RunError};
 pub use measure::{Measurable, MeasureError, Measurement, Measuring, Spread, measure};
 pub use store::codec;

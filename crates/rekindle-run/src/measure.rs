@@ -30,6 +30,11 @@ pub trait Measurable: Engine {
     /// When there is no room for one.
     fn some_gradient(&mut self, output: &Self::Boundary) -> Result<Self::Gradient, Self::Error>;
 
+    /// Whether the last [`tape_unread`](Engine::tape_unread) left anything out.
+    fn left_out(&self) -> bool {
+        false
+    }
+
     /// Lets go of the parameters' gradients that backwards have left so far.
     fn forget_gradients(&mut self);
 
@@ -200,6 +205,9 @@ fn measure_stage<E: Measurable>(
     let mut others: Vec<TapedRuns> = names.iter().map(|_| TapedRuns::default()).collect();
     let (mut output, taken) = watch(engine, |engine| engine.forward(stage, input.clone()))?;
     free.note(0, taken);
+    engine.tape_unread(stage, None, input.clone())?;
+    let leaves_out = engine.left_out();
+    let mut unread = Runs::default();
     // In turns, so that a machine that slows down slows all of them down.
     for run in 0..=measuring.runs.max(SIZED) {
         if run > 0 && run <= measuring.runs {
@@ -209,6 +217,10 @@ fn measure_stage<E: Measurable>(
             output = made;
         }
         own.run(engine, stage, None, input, run)?;
+        if leaves_out && run <= measuring.runs {
+            let (_, taken) = watch(engine, |engine| engine.tape_unread(stage, None, input.clone()))?;
+            unread.note(run, taken);
+        }
         for (name, other) in names.iter().zip(&mut others) {
             other.run(engine, stage, Some(name), input, run)?;
         }
@@ -234,15 +246,22 @@ fn measure_stage<E: Measurable>(
     });
     let gradient = median(&own.gradients);
     // A plan runs a stage without and with its tape about as often.
-    let forward_ns = (free.median().get() + own.forward.median().get()) / 2;
+    let forward_ns = Nanos::new((free.median().get() + own.forward.median().get()) / 2);
+    let forwards = others.iter().map(|taped| taped.forward.median());
+    let unread_ns = match leaves_out {
+        true => own.forward.median().saturating_sub(unread.median()),
+        false => Nanos::ZERO,
+    };
     Ok(Kind {
         profile: StageProfile {
             name: String::new(),
             output_bytes,
             tape_bytes: tape_bytes(&own),
             passed_bytes,
-            forward_ns: Nanos::new(forward_ns),
+            forward_ns,
             backward_ns: own.backward.median(),
+            // A noisy clock must not save more than there is.
+            unread_ns: forwards.fold(forward_ns, Nanos::min).min(unread_ns),
             forward_extra_bytes: Bytes::new(
                 forward_extra.max(free.extra().saturating_sub(output_bytes.get())),
             ),

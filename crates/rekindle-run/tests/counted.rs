@@ -33,6 +33,7 @@ prop_compose! {
             tape_bytes: Bytes::new(output + own),
             forward_ns: Nanos::new(forward),
             backward_ns: Nanos::new(backward),
+            unread_ns: Nanos::ZERO,
             forward_extra_bytes: Bytes::new(forward_extra),
             backward_extra_bytes: Bytes::new(backward_extra),
             gradient_bytes: gradient.map(Bytes::new),

@@ -9,6 +9,7 @@ use burn::tensor::{Device, Distribution, Tensor, TensorData};
 use crate::kernel::Kernel;
 use crate::node::{
     AnyTensor, Found, GraphBackend, Operation, apply_one, apply_widened, is_capture, rewrite, rewrite_from,
+    unmade,
 };
 use crate::philox::Mask;
 use crate::{Error, seeds};
@@ -162,6 +163,10 @@ impl Operation<1> for Drop {
         self.run::<B>(input)
     }
 
+    fn unmade<B: GraphBackend>(&self, [input]: &[FloatTensor<B>; 1]) -> Option<FloatTensor<B>> {
+        Some(unmade::<B>(input.shape(), input))
+    }
+
     fn backward<B: GraphBackend>(self, found: Found<B, 1>) -> [Option<FloatTensor<B>>; 1] {
         [Some(self.run::<B>(found.gradient))]
     }
@@ -182,6 +187,10 @@ impl Operation<2> for DropAdd {
         };
         rewrite_from::<B>(input, &residual, add)
             .unwrap_or_else(|input| B::float_add(residual, Drop(self.0).run::<B>(input)))
+    }
+
+    fn unmade<B: GraphBackend>(&self, [_, input]: &[FloatTensor<B>; 2]) -> Option<FloatTensor<B>> {
+        Some(unmade::<B>(input.shape(), input))
     }
 
     fn backward<B: GraphBackend>(self, found: Found<B, 2>) -> [Option<FloatTensor<B>>; 2] {

@@ -44,6 +44,16 @@ pub enum Error {
         /// Its name.
         name: String,
     },
+    /// The tail of a stage is needed for its backward.
+    #[error(
+        "stage {stage} (`{name}`) has an operation whose backward reads what its `tail` makes, and the tail was left out because nobody reads the stage's output; begin the tail behind that operation's input"
+    )]
+    TailRead {
+        /// The stage, from 1.
+        stage: usize,
+        /// Its name.
+        name: String,
+    },
     /// The stage did not do in the recomputation what it did in the forward pass.
     #[error(
         "stage {stage} (`{name}`) made {recompute} for tensor {tensor} of its output when it was recomputed, but {forward} in the forward pass; make it depend on nothing but its input, its parameters and Burn's random numbers, or leave it out of the region"

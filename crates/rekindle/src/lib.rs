@@ -41,6 +41,7 @@
 //! - [`plan`], [`Planner`], [`Budget`]: from a model and a budget to a plan that runs.
 //! - [`Policy`], [`Planner::plan_policy`]: by the names of stages, what is kept, recomputed, moved or shrunk.
 //! - [`derive@Stages`]: the same by attributes on the fields of a module.
+//! - [`tail`]: the end of a stage that a recomputation can do without.
 //! - [`Places`]: disk, host memory and codecs for plans to use.
 //! - [`backward`]: a backward pass that returns errors.
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
@@ -93,6 +94,7 @@ mod rows;
 mod seeds;
 mod stage;
 mod staged;
+mod tail;
 #[cfg(feature = "capture")]
 mod traced;
 pub mod training;
@@ -117,5 +119,6 @@ pub use rekindle_run::{Event, Fault, Measurement, Measuring, Spread, Trace};
 pub use seeds::seed;
 pub use stage::{NoModule, StageOutput};
 pub use staged::{Staged, Under};
+pub use tail::tail;
 #[cfg(feature = "capture")]
 pub use traced::{DeviceModel, Traced, TracedStage, Work, trace, trace_model};

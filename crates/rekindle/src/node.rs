@@ -35,7 +35,7 @@ pub(crate) use burn::backend::GradientCheckpointingStrategy as TapeStrategy;
 pub(crate) use elements::{Strided, elements, made, rewrite, rewrite_from, strided};
 #[cfg(feature = "capture")]
 pub(crate) use graph::{Join, Start, join, node, token};
-pub(crate) use operation::{Found, Operation, apply, apply_one};
+pub(crate) use operation::{Found, Operation, apply, apply_one, unmade};
 pub(crate) use reseed::reseed_after_backward;
 pub(crate) use run::{Job, Setup, measure, run};
 pub use sweep::sweep;

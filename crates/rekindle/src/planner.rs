@@ -1,6 +1,7 @@
 //! From a model and a budget to a plan.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use rekindle_plan::solvers::{Solver, optimal};
 use rekindle_plan::{Action, Bytes, Policy, Profile, Request, SolveError};
@@ -63,6 +64,7 @@ fn with_traced_sizes<M: Staged + ?Sized>(
     for (stage, sizes) in found.stages.iter_mut().zip(traced.stages()) {
         let times = std::mem::replace(stage, sizes.clone());
         (stage.forward_ns, stage.backward_ns) = (times.forward_ns, times.backward_ns);
+        stage.unread_ns = times.unread_ns;
         stage.parameter_gradient_bytes = times.parameter_gradient_bytes;
         for option in &mut stage.options {
             let measured = times.options.iter().find(|measured| measured.name == option.name);
@@ -92,6 +94,7 @@ pub struct Planner<'a> {
     solver: Solver,
     profile: Option<(Profile, f64)>,
     cache: Option<PathBuf>,
+    time_limit: Option<Duration>,
     places: Places,
     progress: Box<Progress<'a>>,
 }
@@ -112,6 +115,7 @@ impl<'a> Planner<'a> {
             solver: Solver::Optimal,
             profile: None,
             cache: None,
+            time_limit: None,
             places: Places::new(),
             progress: Box::new(|_, _| {}),
         }
@@ -153,6 +157,14 @@ impl<'a> Planner<'a> {
         self
     }
 
+    /// How long to look for a better plan when the one at hand is not proven to be within a percent of the best; as long as
+    /// a plain step takes, unless it is said. The plan's status tells how close it came.
+    #[must_use]
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = Some(limit);
+        self
+    }
+
     /// Lets the plan move boundaries to these places, or shrink them there. Each is measured first.
     #[must_use]
     pub fn places(mut self, places: Places) -> Self {
@@ -175,7 +187,9 @@ impl<'a> Planner<'a> {
         let (cached, description, profile, noise) = self.known(model, sample)?;
         let budget = self.budget.resolve(&profile, self.margin)?;
         let usable = without_bookkeeping(&profile, budget);
-        let request = Request { budget_bytes: Some(usable), margin: self.margin, ..Request::default() };
+        let time_limit = self.time_limit.unwrap_or_else(|| time_limit(&profile));
+        let request =
+            Request { budget_bytes: Some(usable), margin: self.margin, time_limit, ..Request::default() };
         let plan = self.solver.solve(&profile, &request);
         let mut plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, self.margin))?;
         plan.budget_bytes = Some(budget);
@@ -296,6 +310,12 @@ impl<'a> Planner<'a> {
         let profile = self.places.measure(profile)?;
         Ok((cached, description, profile, noise))
     }
+}
+
+/// As long as a plain step takes: a better plan would not make up for more. Short chains are solved long before.
+fn time_limit(profile: &Profile) -> Duration {
+    let step = Duration::from_nanos(profile.lower_bound().get());
+    step.clamp(Duration::from_millis(100), Request::default().time_limit)
 }
 
 /// Says which budget would do, and what takes so much there.

@@ -1,6 +1,7 @@
 //! One stage: a module and a function of it, run in whatever way a plan asks for.
 
 use std::any::{Any, TypeId};
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
@@ -115,12 +116,14 @@ pub(crate) struct StageOf<M, I, S, R, F> {
     side: S,
     function: F,
     continues: bool,
+    /// What its module trains, once somebody asked.
+    trained: OnceCell<Trained>,
     types: PhantomData<fn(I) -> R>,
 }
 
 impl<M, I, S, R, F> StageOf<M, I, S, R, F> {
     pub(crate) fn new(name: String, module: M, side: S, function: F) -> Self {
-        Self { name, module, side, function, continues: false, types: PhantomData }
+        Self { name, module, side, function, continues: false, trained: OnceCell::new(), types: PhantomData }
     }
 }
 
@@ -147,6 +150,7 @@ where
     fn parameters(&self) -> Parameters {
         let mut visitor = FindTracked::default();
         self.module.visit(&mut visitor);
+        let _ = self.trained.set(Trained { ids: visitor.seen, strategy: visitor.strategy });
         visitor.found
     }
 
@@ -183,14 +187,16 @@ where
                 statistics.restore(module);
                 free(output)
             }
-            Mode::Taped { live: true, strategy: asked } if asked == self.own_strategy(asked) => {
-                let mut fresh = FreshLeaves::of(&self.module, None);
+            Mode::Taped { live: true, strategy: asked }
+                if self.trained().strategy.is_none_or(|own| own == asked) =>
+            {
+                let mut fresh = FreshLeaves::new(&self.trained().ids, None);
                 let module = self.module.clone().map(&mut fresh);
                 let output = call(&module, input)?;
                 Ok(fresh.ran(output))
             }
             Mode::Taped { live, .. } => {
-                let mut fresh = FreshLeaves::of(&self.module, Some(strategy));
+                let mut fresh = FreshLeaves::new(&self.trained().ids, Some(strategy));
                 let module = self.private().map(&mut fresh);
                 let output = call(&module, input)?;
                 if live {
@@ -305,30 +311,35 @@ impl<M: Module, I, S, R, F> StageOf<M, I, S, R, F> {
         self.module.valid().train()
     }
 
-    /// The strategy the module's tensors carry; `otherwise` when it has none.
-    fn own_strategy(&self, otherwise: TapeStrategy) -> TapeStrategy {
-        struct Find(Option<TapeStrategy>);
-        impl ModuleVisitor for Find {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                self.0 = self.0.or_else(|| param.val().gradient_checkpointing_strategy());
-            }
-        }
-        let mut find = Find(None);
-        self.module.visit(&mut find);
-        find.0.unwrap_or(otherwise)
+    /// What is known of the module's parameters. To look costs more than the smallest stages take.
+    fn trained(&self) -> &Trained {
+        self.trained.get_or_init(|| {
+            let mut visitor = FindTracked::default();
+            self.module.visit(&mut visitor);
+            Trained { ids: visitor.seen, strategy: visitor.strategy }
+        })
     }
+}
+
+/// What a module trains, and how.
+struct Trained {
+    ids: Vec<ParamId>,
+    /// The strategy its tensors carry, if it has any with autodiff.
+    strategy: Option<TapeStrategy>,
 }
 
 #[derive(Default)]
 struct FindTracked {
     found: Parameters,
     seen: Vec<ParamId>,
+    strategy: Option<TapeStrategy>,
 }
 
 impl ModuleVisitor for FindTracked {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
         self.found.autodiff |= value.is_autodiff();
+        self.strategy = self.strategy.or_else(|| value.gradient_checkpointing_strategy());
         self.found.device.get_or_insert_with(|| value.device());
         // A parameter that stands twice in a module is one leaf: its uses add up in one place, in Burn's order.
         if value.is_tracked() && !self.seen.contains(&param.id) {
@@ -340,19 +351,22 @@ impl ModuleVisitor for FindTracked {
 }
 
 /// Gives every tracked parameter a new leaf over the same values, so that what is recorded is a graph of its own.
-struct FreshLeaves {
+struct FreshLeaves<'a> {
     /// The parameters to track: after `valid()` a tensor no longer tells.
-    tracked: Vec<ParamId>,
+    tracked: &'a [ParamId],
     retag: Option<TapeStrategy>,
     made: HashMap<ParamId, Box<dyn Any>>,
     leaves: Vec<AnyTensor>,
 }
 
-impl FreshLeaves {
-    fn of(module: &impl Module, retag: Option<TapeStrategy>) -> Self {
-        let mut visitor = FindTracked::default();
-        module.visit(&mut visitor);
-        Self { tracked: visitor.seen, retag, made: HashMap::new(), leaves: Vec::new() }
+impl<'a> FreshLeaves<'a> {
+    fn new(tracked: &'a [ParamId], retag: Option<TapeStrategy>) -> Self {
+        Self {
+            tracked,
+            retag,
+            made: HashMap::with_capacity(tracked.len()),
+            leaves: Vec::with_capacity(tracked.len()),
+        }
     }
 
     fn ran(self, output: Parts) -> Ran {
@@ -360,7 +374,7 @@ impl FreshLeaves {
     }
 }
 
-impl ModuleMapper for FreshLeaves {
+impl ModuleMapper for FreshLeaves<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let id = param.id;
         if !self.tracked.contains(&id) {

@@ -12,6 +12,7 @@ use crate::boundary::{Boundary, Parts};
 use crate::node::{TapeStrategy, sweep_when};
 use crate::region::Region;
 use crate::stage::AnyStage;
+use crate::tail;
 
 mod capture;
 mod cost;
@@ -279,6 +280,12 @@ fn profiled(
         (cost::time(forward, device), cost::time(backward, device))
     };
     let (forward_ns, backward_ns) = times(&plain.recording);
+    let (unread, left_out) =
+        tail::run(true, || capture::record(stage, input, Run::Taped(TapeStrategy::Disabled)));
+    let unread_ns = match left_out.operations {
+        0 => Nanos::ZERO,
+        _ => forward_ns.saturating_sub(times(&unread?.recording).0),
+    };
     let backward_extra = bytes.backward_extra;
     let mut options = Vec::new();
     // An operation that Burn cannot recompute is no reason to refuse the stage.
@@ -290,6 +297,7 @@ fn profiled(
         let backward_extra_bytes = Some(Bytes::new(bytes.backward_extra));
         options.push(TapeOption { name, tape_bytes, forward_ns, backward_ns, backward_extra_bytes });
     }
+    let fastest = options.iter().map(|option| option.forward_ns).fold(forward_ns, Nanos::min);
     let (forward, backward) = plain.recording.operations.split_at(plain.recording.forward);
     let sum = |wanted: fn(&Parameter) -> bool| {
         let parameters = plain.parameters.iter().filter(|parameter| wanted(parameter));
@@ -308,6 +316,7 @@ fn profiled(
         passed_bytes: Bytes::new(passed),
         forward_ns,
         backward_ns,
+        unread_ns: unread_ns.min(fastest),
         forward_extra_bytes: Bytes::new(bytes.forward_extra.max(tape::free_extra(&free.recording))),
         backward_extra_bytes: Bytes::new(backward_extra),
         gradient_bytes: (bytes.gradient != output_bytes).then(|| Bytes::new(bytes.gradient)),

@@ -41,6 +41,7 @@ prop_compose! {
         light in proptest::option::of(0..100u64),
         light_extra in proptest::option::of(0..80u64),
         passed in prop_oneof![Just(0), 0..=100u64],
+        unread in prop_oneof![Just(0), 0..=100u64],
     ) -> StageProfile {
         let light = light.map(|percent| TapeOption {
             name: name("light"),
@@ -55,6 +56,7 @@ prop_compose! {
             tape_bytes: Bytes::new(output + own),
             forward_ns: Nanos::new(forward),
             backward_ns: Nanos::new(backward),
+            unread_ns: Nanos::new(forward * unread / 100),
             forward_extra_bytes: Bytes::new(forward_extra),
             backward_extra_bytes: Bytes::new(backward_extra),
             gradient_bytes: gradient.map(Bytes::new),

@@ -6,7 +6,7 @@ use burn::tensor::Tensor;
 
 use crate::kernel::vectorised;
 use crate::matrix::{Matrix, add_product, product};
-use crate::node::{AnyTensor, Found, GraphBackend, Operation, apply_widened, elements, made};
+use crate::node::{AnyTensor, Found, GraphBackend, Operation, apply_widened, elements, made, unmade};
 
 /// A linear layer: `input` times `weight`, of input and output features, and `bias`. Burn's `linear`, which is what its
 /// `Linear` modules run.
@@ -68,6 +68,14 @@ fn rows<B: GraphBackend>(tensor: &FloatTensor<B>) -> Option<Matrix<'_>> {
     Some(Matrix::new(elements, elements.len().checked_div(columns)?, columns))
 }
 
+fn output_shape<B: GraphBackend>(input: &FloatTensor<B>, weight: &FloatTensor<B>) -> Vec<usize> {
+    let mut shape = input.shape().as_slice().to_vec();
+    if let Some(last) = shape.last_mut() {
+        *last = weight.shape()[1];
+    }
+    shape
+}
+
 fn forward<B: GraphBackend>(
     input: FloatTensor<B>,
     weight: FloatTensor<B>,
@@ -86,13 +94,7 @@ fn forward<B: GraphBackend>(
         _ => None,
     };
     match output {
-        Some(output) => {
-            let mut shape = input.shape().as_slice().to_vec();
-            if let Some(last) = shape.last_mut() {
-                *last = weight.shape()[1];
-            }
-            made::<B>(output, shape, &input)
-        }
+        Some(output) => made::<B>(output, output_shape::<B>(&input, &weight), &input),
         None => B::linear(input, weight, bias),
     }
 }
@@ -148,6 +150,10 @@ impl Operation<3> for Linear {
         forward::<B>(input, weight, Some(bias))
     }
 
+    fn unmade<B: GraphBackend>(&self, [input, weight, _]: &[FloatTensor<B>; 3]) -> Option<FloatTensor<B>> {
+        Some(unmade::<B>(output_shape::<B>(input, weight), input))
+    }
+
     fn backward<B: GraphBackend>(self, found: Found<B, 3>) -> [Option<FloatTensor<B>>; 3] {
         let [input, weight, _] = found.inputs;
         backward::<B>(input, weight, found.gradient, found.wanted)
@@ -160,6 +166,10 @@ impl Operation<2> for Linear {
 
     fn forward<B: GraphBackend>(self, [input, weight]: [FloatTensor<B>; 2]) -> FloatTensor<B> {
         forward::<B>(input, weight, None)
+    }
+
+    fn unmade<B: GraphBackend>(&self, [input, weight]: &[FloatTensor<B>; 2]) -> Option<FloatTensor<B>> {
+        Some(unmade::<B>(output_shape::<B>(input, weight), input))
     }
 
     fn backward<B: GraphBackend>(self, found: Found<B, 2>) -> [Option<FloatTensor<B>>; 2] {

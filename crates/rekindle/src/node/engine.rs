@@ -11,7 +11,7 @@ use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Name, Stage};
-use rekindle_run::{Engine, Parcel};
+use rekindle_run::{Engine, Parcel, Row};
 
 use super::boundary::{OnDevice, Part, PartGradients};
 use super::graph::{Join, Start, join, node, token};
@@ -21,7 +21,7 @@ use super::{BALANCED, GraphBackend, TapeStrategy, Tracked, sweep_when};
 use crate::boundary::Parts;
 use crate::checks::{Checks, Observation, Record};
 use crate::stage::{AnyStage, Mode};
-use crate::{Error, memory, seeds};
+use crate::{Error, memory, seeds, tail};
 
 /// Carries a gradient out of a nested graph.
 type Port<B> = Arc<Mutex<Option<FloatTensor<B>>>>;
@@ -36,6 +36,23 @@ pub(super) struct Tape<B: GraphBackend> {
     /// For each part of the output the graph reaches: its node, and a token that keeps it.
     outputs: Vec<Option<(NodeId, Tracked<B>)>>,
     leaves: Vec<Tracked<B>>,
+    /// Its graph goes on from that of the stage before, and is gone back through together with it.
+    joined: bool,
+}
+
+/// Where a row of tapes has got to.
+pub(super) struct RowEnd<B: GraphBackend> {
+    stages: Vec<Stage>,
+    /// What the last of them made, where a gradient comes back for it. The next stage gets the very nodes: with any other
+    /// between them, a sum of gradients might be added up in another order.
+    output: Vec<Option<Tracked<B>>>,
+}
+
+/// A tape that goes back with the one before it, and the gradients to begin with.
+pub(super) struct Deferred<B: GraphBackend> {
+    stage: Stage,
+    tape: Tape<B>,
+    gradients: PartGradients<B>,
 }
 
 /// A part of a stage's input in the nested graph: its gradient goes into the port.
@@ -54,6 +71,13 @@ impl<B: GraphBackend> Backward<B, 1> for Source {
 /// Longer than any thread waits for its turn, shorter than anybody's patience.
 const LOOK_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(5);
 
+/// Whether somebody reads what a stage makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Readers {
+    Some,
+    None,
+}
+
 /// Burn, as the executor sees it.
 pub(super) struct BurnEngine<B: GraphBackend> {
     pub(super) stages: Vec<Box<dyn AnyStage>>,
@@ -66,6 +90,14 @@ pub(super) struct BurnEngine<B: GraphBackend> {
     pub(super) device: Device,
     pub(super) draws: seeds::Draws,
     pub(super) ran: Vec<bool>,
+    /// Whether the last run left operations out.
+    pub(super) left_out: bool,
+    /// Where the next tape stands in a row.
+    pub(super) row: Row,
+    /// What the next tape goes on from, if it is joined to the last.
+    pub(super) end: Option<RowEnd<B>>,
+    /// The last stages of a graph that is gone back through with its first.
+    pub(super) deferred: Vec<Deferred<B>>,
     /// Tokens of the tapes that were recorded in the forward half.
     pub(super) taped_live: Vec<(Stage, Tracked<B>)>,
     pub(super) record: Record,
@@ -83,8 +115,25 @@ impl<B: GraphBackend> BurnEngine<B> {
 
     /// Runs a stage under its seed.
     fn run(&mut self, stage: Stage, mode: Mode, input: Parts) -> Result<crate::stage::Ran, Error> {
+        self.run_for(stage, mode, input, Readers::Some)
+    }
+
+    fn run_for(
+        &mut self,
+        stage: Stage,
+        mode: Mode,
+        input: Parts,
+        readers: Readers,
+    ) -> Result<crate::stage::Ran, Error> {
         let ran = &self.stages[stage.index()];
-        self.draws.run(&self.device, stage.index(), || ran.run(mode, self.strategy, input))
+        let run = || ran.run(mode, self.strategy, input);
+        let (made, left_out) =
+            self.draws.run(&self.device, stage.index(), || tail::run(readers == Readers::None, run));
+        self.left_out = left_out.operations > 0;
+        match left_out.read {
+            false => made,
+            true => Err(Error::TailRead { stage: stage.number() as usize, name: self.name(stage) }),
+        }
     }
 
     /// The boundary as untracked tensors, and the nodes they got.
@@ -169,19 +218,145 @@ impl<B: GraphBackend> BurnEngine<B> {
         Ok(())
     }
 
-    /// Adds the nested graph's start and runs it back. Gives the gradient of each part of the stage's input.
-    fn run_back(
+    /// Runs a stage on a graph of its own.
+    fn taped(
         &mut self,
         stage: Stage,
-        tape: Tape<B>,
+        option: Option<&Name>,
+        input: OnDevice<B>,
+        readers: Readers,
+    ) -> Result<(Tape<B>, OnDevice<B>), Error> {
+        let strategy = match option.map(Name::as_str) {
+            None => self.strategy,
+            Some(BALANCED) => TapeStrategy::Balanced,
+            Some(other) => {
+                return Err(Error::UnknownOption {
+                    stage: stage.number() as usize,
+                    option: other.to_owned(),
+                });
+            }
+        };
+        let live = !std::mem::replace(&mut self.ran[stage.index()], true);
+        if live && self.stages[stage.index()].is_due() {
+            // A tape hides what an untracked run shows: whether the stage reaches for a tracked tensor, whose gradient
+            // would be lost. Looking each time would cost a forward each time.
+            let (parts, _) = self.detached(&input);
+            let probed = self.run(stage, Mode::Probe, parts)?.output;
+            self.check_untracked(stage, &probed)?;
+        }
+        if live {
+            self.stages[stage.index()].count_run();
+        }
+        let row = match strategy {
+            TapeStrategy::Disabled => std::mem::take(&mut self.row),
+            // What lies between two balanced tapes of one graph would not be kept either, but run again.
+            TapeStrategy::Balanced => Row::default(),
+        };
+        let before = self.joined_to(stage, row);
+        let joined = before.is_some();
+        let (mut stages, given) = before.map(|end| (end.stages, end.output)).unwrap_or_default();
+        stages.push(stage);
+        let mut given = given.into_iter();
+        let mut inputs = Vec::with_capacity(input.parts.len());
+        let mut tensors = Vec::with_capacity(input.parts.len());
+        for part in input.parts {
+            let given = given.next().flatten();
+            let (end, tensor) = match part {
+                Part::Float { wanted: true, .. } if let Some(given) = given => {
+                    (None, AnyTensor::from_tracked::<B>(given, strategy))
+                }
+                Part::Float { tensor, wanted: true } => {
+                    let port = Port::<B>::default();
+                    let leaf = Autodiff::<B>::from_inner(token::<B>(&tensor)).require_grad();
+                    let source = node(Source, leaf.node(), port.clone(), tensor);
+                    let end = Some((source.id(), port));
+                    (end, AnyTensor::from_tracked::<B>(source, strategy))
+                }
+                Part::Float { tensor, .. } => {
+                    let tensor = Autodiff::<B>::from_inner(tensor);
+                    (None, AnyTensor::from_tracked::<B>(tensor, strategy))
+                }
+                Part::Other(tensor) => (None, tensor),
+            };
+            inputs.push(end);
+            tensors.push(tensor);
+        }
+        let structure = input.structure.to_vec();
+        let mode = Mode::Taped { live, strategy };
+        let ran = self.run_for(stage, mode, Parts { tensors, structure }, readers)?;
+        let expected = self.parameters[stage.index()].len();
+        if ran.leaves.len() != expected {
+            // The stage owns its module, so this cannot come from outside.
+            return Err(Error::Run {
+                reason: format!(
+                    "stage {stage} (`{}`) recorded {} parameters, expected {expected}; this is a bug in rekindle",
+                    self.name(stage),
+                    ran.leaves.len()
+                ),
+            });
+        }
+        let leaves = ran.leaves.into_iter().map(|leaf| self.graph_float(stage, leaf));
+        let leaves = leaves.collect::<Result<_, Error>>()?;
+        let mut outputs = Vec::with_capacity(ran.output.tensors.len());
+        let mut made = Vec::with_capacity(ran.output.tensors.len());
+        let mut parts = Vec::with_capacity(ran.output.tensors.len());
+        for tensor in ran.output.tensors {
+            if !tensor.is_graph_float() {
+                outputs.push(None);
+                made.push(None);
+                parts.push(Part::Other(tensor));
+                continue;
+            }
+            let tensor = self.graph_float(stage, tensor)?;
+            let wanted = tensor.is_tracked();
+            made.push((wanted && row.ahead).then(|| tensor.clone()));
+            outputs.push(wanted.then(|| {
+                let value = token::<B>(tensor.primitive());
+                (tensor.id(), node(Join, tensor.node(), (), value))
+            }));
+            parts.push(Part::Float { tensor: tensor.into_primitive(), wanted });
+        }
+        let output = OnDevice { parts, structure: ran.output.structure.into() };
+        self.observe(stage, &output)?;
+        self.end = row.ahead.then_some(RowEnd { stages, output: made });
+        if live
+            && !joined
+            && let Some((_, token)) = outputs.iter().flatten().next()
+        {
+            self.taped_live.push((stage, token.clone()));
+        }
+        let tape = Tape { inputs, outputs, leaves, joined };
+        Ok((tape, output))
+    }
+
+    /// What the tape that is about to be recorded for `stage` is joined to, if it is to be and can be.
+    fn joined_to(&mut self, stage: Stage, row: Row) -> Option<RowEnd<B>> {
+        let end = self.end.take().filter(|_| row.behind)?;
+        let mine = &self.parameters[stage.index()];
+        // The uses of a parameter are added up from the last to the first, which one graph would leave to chance.
+        let shared = |stage: &Stage| self.parameters[stage.index()].iter().any(|id| mine.contains(id));
+        (!end.stages.iter().any(shared)).then_some(end)
+    }
+
+    /// Adds the nested graph's start and runs it back. Gives the gradient of each part of the first stage's input.
+    /// Of the tapes, which are of one graph, the last is the first, as they were gone back through.
+    fn run_back(
+        &mut self,
+        mut tapes: Vec<(Stage, Tape<B>)>,
         gradients: PartGradients<B>,
         carried: PartGradients<B>,
     ) -> PartGradients<B> {
-        let ids = self.parameters[stage.index()].clone();
+        let leaves = tapes.iter_mut().flat_map(|(stage, tape)| {
+            self.parameters[stage.index()].iter().copied().zip(std::mem::take(&mut tape.leaves))
+        });
+        let leaves: Vec<(NodeId, Tracked<B>)> = leaves.collect();
+        let outputs =
+            tapes.first_mut().map(|(_, tape)| std::mem::take(&mut tape.outputs)).unwrap_or_default();
+        let inputs = tapes.pop().map(|(_, tape)| tape.inputs).unwrap_or_default();
         let mut start = Vec::new();
         let mut tokens = Vec::new();
         let mut value = None;
-        for (output, gradient) in tape.outputs.into_iter().zip(gradients) {
+        for (output, gradient) in outputs.into_iter().zip(gradients) {
             if let (Some((id, token)), Some(gradient)) = (output, gradient) {
                 value.get_or_insert_with(|| token.primitive().clone());
                 tokens.push(token.node());
@@ -190,28 +365,26 @@ impl<B: GraphBackend> BurnEngine<B> {
         }
         if let Some(value) = value {
             // What is there already comes first, as it would in one graph: it was added by deeper operations.
-            let parameters = ids
+            let parameters = leaves
                 .iter()
-                .zip(&tape.leaves)
                 .filter_map(|(id, leaf)| Some((leaf.id(), self.parameter_gradients.remove(id)?)));
-            let inputs = tape
-                .inputs
+            let of_inputs = inputs
                 .iter()
                 .zip(&carried)
                 .filter_map(|(input, carried)| Some((input.as_ref()?.0, carried.clone()?)));
-            start = parameters.chain(inputs).chain(start).collect();
+            start = parameters.chain(of_inputs).chain(start).collect();
             if let Some(tie) = join::<B>(tokens, &value) {
                 let root = node(Start, tie.node(), start, value);
                 drop(tie);
                 let mut nested = Autodiff::<B>::backward(root);
-                for (id, leaf) in ids.iter().zip(&tape.leaves) {
+                for (id, leaf) in &leaves {
                     if let Some(gradient) = leaf.grad_remove(&mut nested) {
                         add::<B>(&mut self.parameter_gradients, *id, gradient);
                     }
                 }
             }
         }
-        let gradients = tape.inputs.into_iter().zip(carried).map(|(input, carried)| {
+        let gradients = inputs.into_iter().zip(carried).map(|(input, carried)| {
             let port = input.and_then(|(_, port)| port.lock().unwrap_or_else(PoisonError::into_inner).take());
             port.or(carried)
         });
@@ -267,85 +440,26 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
         option: Option<&Name>,
         input: OnDevice<B>,
     ) -> Result<(Tape<B>, OnDevice<B>), Error> {
-        let strategy = match option.map(Name::as_str) {
-            None => self.strategy,
-            Some(BALANCED) => TapeStrategy::Balanced,
-            Some(other) => {
-                return Err(Error::UnknownOption {
-                    stage: stage.number() as usize,
-                    option: other.to_owned(),
-                });
-            }
+        self.taped(stage, option, input, Readers::Some)
+    }
+
+    fn in_row(&mut self, row: Row) {
+        // Burn looks at every node there is once for each backward it runs: fewer are better.
+        self.row = row;
+    }
+
+    fn tape_unread(
+        &mut self,
+        stage: Stage,
+        option: Option<&Name>,
+        input: OnDevice<B>,
+    ) -> Result<Tape<B>, Error> {
+        // What is compared is made.
+        let readers = match self.record.checks() {
+            Checks::Checksums => Readers::Some,
+            _ => Readers::None,
         };
-        let live = !std::mem::replace(&mut self.ran[stage.index()], true);
-        if live && self.stages[stage.index()].is_due() {
-            // A tape hides what an untracked run shows: whether the stage reaches for a tracked tensor, whose gradient
-            // would be lost. Looking each time would cost a forward each time.
-            let (parts, _) = self.detached(&input);
-            let probed = self.run(stage, Mode::Probe, parts)?.output;
-            self.check_untracked(stage, &probed)?;
-        }
-        if live {
-            self.stages[stage.index()].count_run();
-        }
-        let mut inputs = Vec::with_capacity(input.parts.len());
-        let mut tensors = Vec::with_capacity(input.parts.len());
-        for part in input.parts {
-            let (end, tensor) = match part {
-                Part::Float { tensor, wanted: true } => {
-                    let port = Port::<B>::default();
-                    let leaf = Autodiff::<B>::from_inner(token::<B>(&tensor)).require_grad();
-                    let source = node(Source, leaf.node(), port.clone(), tensor);
-                    let end = Some((source.id(), port));
-                    (end, AnyTensor::from_tracked::<B>(source, strategy))
-                }
-                Part::Float { tensor, .. } => {
-                    let tensor = Autodiff::<B>::from_inner(tensor);
-                    (None, AnyTensor::from_tracked::<B>(tensor, strategy))
-                }
-                Part::Other(tensor) => (None, tensor),
-            };
-            inputs.push(end);
-            tensors.push(tensor);
-        }
-        let structure = input.structure.to_vec();
-        let ran = self.run(stage, Mode::Taped { live, strategy }, Parts { tensors, structure })?;
-        let expected = self.parameters[stage.index()].len();
-        if ran.leaves.len() != expected {
-            // The stage owns its module, so this cannot come from outside.
-            return Err(Error::Run {
-                reason: format!(
-                    "stage {stage} (`{}`) recorded {} parameters, expected {expected}; this is a bug in rekindle",
-                    self.name(stage),
-                    ran.leaves.len()
-                ),
-            });
-        }
-        let leaves = ran.leaves.into_iter().map(|leaf| self.graph_float(stage, leaf));
-        let leaves = leaves.collect::<Result<_, Error>>()?;
-        let mut outputs = Vec::with_capacity(ran.output.tensors.len());
-        let mut parts = Vec::with_capacity(ran.output.tensors.len());
-        for tensor in ran.output.tensors {
-            if !tensor.is_graph_float() {
-                outputs.push(None);
-                parts.push(Part::Other(tensor));
-                continue;
-            }
-            let tensor = self.graph_float(stage, tensor)?;
-            let wanted = tensor.is_tracked();
-            outputs.push(wanted.then(|| {
-                let value = token::<B>(tensor.primitive());
-                (tensor.id(), node(Join, tensor.node(), (), value))
-            }));
-            parts.push(Part::Float { tensor: tensor.into_primitive(), wanted });
-        }
-        let output = OnDevice { parts, structure: ran.output.structure.into() };
-        self.observe(stage, &output)?;
-        if live && let Some((_, token)) = outputs.iter().flatten().next() {
-            self.taped_live.push((stage, token.clone()));
-        }
-        let tape = Tape { inputs, outputs, leaves };
-        Ok((tape, output))
+        Ok(self.taped(stage, option, input, readers)?.0)
     }
 
     fn backward(
@@ -354,11 +468,26 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
         tape: Tape<B>,
         gradient: PartGradients<B>,
     ) -> Result<PartGradients<B>, Error> {
+        if tape.joined {
+            // The stage before comes next.
+            let none = tape.inputs.iter().map(|_| None).collect();
+            self.deferred.push(Deferred { stage, tape, gradients: gradient });
+            return Ok(none);
+        }
         let carried = match stage.number() {
             1 => std::mem::take(&mut self.carried),
             _ => tape.inputs.iter().map(|_| None).collect(),
         };
-        Ok(self.run_back(stage, tape, gradient, carried))
+        let mut gradients = gradient;
+        let mut tapes = Vec::with_capacity(self.deferred.len() + 1);
+        for (index, later) in std::mem::take(&mut self.deferred).into_iter().enumerate() {
+            if index == 0 {
+                gradients = later.gradients;
+            }
+            tapes.push((later.stage, later.tape));
+        }
+        tapes.push((stage, tape));
+        Ok(self.run_back(tapes, gradients, carried))
     }
 
     fn boundary_bytes(&self, boundary: &OnDevice<B>) -> Bytes {

@@ -60,6 +60,10 @@ impl<B: GraphBackend> Measurable for BurnEngine<B> {
         Ok(gradients.collect())
     }
 
+    fn left_out(&self) -> bool {
+        self.left_out
+    }
+
     fn forget_gradients(&mut self) {
         self.parameter_gradients.clear();
     }

@@ -3,7 +3,6 @@
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
-use burn::backend::DispatchTensorKind;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
@@ -14,11 +13,13 @@ use burn::backend::autodiff::checkpoint::strategy::{
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::Tensor;
+use burn::backend::{DispatchTensorKind, TensorMetadata};
+use burn::tensor::{Shape, Tensor};
 
 use super::tensor::AnyTensor;
 use super::widened::apply_widened;
 use super::{GraphBackend, TapeStrategy, Tracked};
+use crate::tail;
 
 /// From some tensors to one.
 pub(crate) trait Operation<const N: usize>: Clone + Debug + Send + Sync + 'static {
@@ -32,6 +33,12 @@ pub(crate) trait Operation<const N: usize>: Clone + Debug + Send + Sync + 'stati
     /// The output, and what is kept for the backward beside the inputs it reads.
     fn record<B: GraphBackend>(self, inputs: [FloatTensor<B>; N]) -> (FloatTensor<B>, Vec<FloatTensor<B>>) {
         (self.forward::<B>(inputs), Vec::new())
+    }
+
+    /// A tensor like the output, without the work that makes it: of an operation whose backward reads none of that.
+    fn unmade<B: GraphBackend>(&self, inputs: &[FloatTensor<B>; N]) -> Option<FloatTensor<B>> {
+        let _ = inputs;
+        None
     }
 
     /// What of it the backward needs: that is kept, too.
@@ -118,7 +125,11 @@ fn keeping<B: GraphBackend, O: Operation<N>, C: CheckpointStrategy, const N: usi
         OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(primitives::<B, N>(inputs))),
         OpsKind::Tracked(mut prepared) => {
             let read = read::<O, N>(|input| prepared.checkpoint(&inputs[input]));
-            let (output, kept) = operation.record::<B>(primitives::<B, N>(inputs));
+            let inputs = primitives::<B, N>(inputs);
+            if let Some(unmade) = tail::instead(|| operation.unmade::<B>(&inputs)) {
+                return noted::<B>(prepared.finish(Kept { read, tensors: Vec::new() }, unmade));
+            }
+            let (output, kept) = operation.record::<B>(inputs);
             prepared.finish(Kept { read, tensors: kept }, output)
         }
     }
@@ -143,10 +154,25 @@ fn balanced<B: GraphBackend, O: Operation<N>, const N: usize>(
         OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(primitives::<B, N>(inputs))),
         OpsKind::Tracked(mut prepared) => {
             let read = read::<O, N>(|input| prepared.checkpoint(&inputs[input]));
-            let output = operation.forward::<B>(primitives::<B, N>(inputs));
-            prepared.finish(Kept { read, tensors: Vec::new() }, output)
+            let inputs = primitives::<B, N>(inputs);
+            let kept = Kept { read, tensors: Vec::new() };
+            match tail::instead(|| operation.unmade::<B>(&inputs)) {
+                Some(unmade) => noted::<B>(prepared.finish(kept, unmade)),
+                None => prepared.finish(kept, operation.forward::<B>(inputs)),
+            }
         }
     }
+}
+
+/// Notes that the values of a tensor were not made.
+fn noted<B: GraphBackend>(tensor: Tracked<B>) -> Tracked<B> {
+    tail::note_unmade(tensor.id().value);
+    tensor
+}
+
+/// `NaN`s, so that whoever reads them notices.
+pub(crate) fn unmade<B: GraphBackend>(shape: impl Into<Shape>, like: &FloatTensor<B>) -> FloatTensor<B> {
+    B::float_full(shape.into(), f32::NAN.into(), &like.device(), like.dtype().into())
 }
 
 /// The tensors alone: whoever is the only owner may write over them.
@@ -156,7 +182,11 @@ fn primitives<B: GraphBackend, const N: usize>(inputs: [Tracked<B>; N]) -> [Floa
 
 /// The nodes of the inputs the backward reads.
 fn read<O: Operation<N>, const N: usize>(mut keep: impl FnMut(usize) -> NodeId) -> [Option<NodeId>; N] {
-    std::array::from_fn(|input| O::READS[input].then(|| keep(input)))
+    std::array::from_fn(|input| {
+        let node = O::READS[input].then(|| keep(input))?;
+        tail::note_kept(node.value);
+        Some(node)
+    })
 }
 
 /// What the backward of a recorded operation finds.

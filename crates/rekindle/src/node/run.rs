@@ -8,7 +8,7 @@ use burn::backend::autodiff::ops::NodeGuard;
 use burn::backend::{AutodiffBackend, DispatchTensorKind, TensorMetadata};
 use burn::tensor::Device;
 use rekindle_plan::{Schedule, Stage};
-use rekindle_run::{Executor, Kept, MeasureError, Measurement, Measuring, Stores};
+use rekindle_run::{Executor, Kept, MeasureError, Measurement, Measuring, Row, Stores};
 
 use super::boundary::{OnDevice, Part};
 use super::engine::BurnEngine;
@@ -208,6 +208,10 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
     let engine = BurnEngine::<B> {
         parameter_bytes: parameter_bytes.collect(),
         ran: vec![false; setup.stages.len()],
+        left_out: false,
+        row: Row::default(),
+        end: None,
+        deferred: Vec::new(),
         taped_live: Vec::new(),
         stages: setup.stages,
         parameters: ids,

@@ -57,6 +57,10 @@ impl<O: Operation<N>, const N: usize> Operation<N> for Widened<O, N> {
         (converted::<B>(output, self.makes), kept)
     }
 
+    fn unmade<B: GraphBackend>(&self, inputs: &[FloatTensor<B>; N]) -> Option<FloatTensor<B>> {
+        Some(converted::<B>(self.operation.unmade::<B>(inputs)?, self.makes))
+    }
+
     fn for_backward(&self) -> Self {
         Self { operation: self.operation.for_backward(), ..self.clone() }
     }

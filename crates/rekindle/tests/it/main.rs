@@ -21,6 +21,7 @@ mod places;
 mod plans;
 mod random;
 mod sharing;
+mod tails;
 #[cfg(feature = "capture")]
 mod traced;
 mod training;

@@ -107,6 +107,7 @@ pub(super) fn kinds(chain: &Chain) -> Vec<usize> {
             chain.boundary[stage + 1],
             chain.gradient[stage + 1],
             chain.forward(stage, stage + 1),
+            chain.unread(stage),
             chain.forward_extra[stage],
             chain.pinned(stage, stage + 1),
             tapes,

@@ -17,6 +17,9 @@ pub(super) struct Chain {
     pub(super) gradient: Vec<u64>,
     /// What the stages before a boundary take to run forward once.
     pub(super) forward_before: Vec<u64>,
+    /// The same less what the last of them saves when nobody reads it. A sweep up to a boundary brings about one such run:
+    /// the stages it ran through go back as a cell of their own, whose last tape nobody reads.
+    pub(super) swept_before: Vec<u64>,
     /// What a stage needs only while its forward runs.
     pub(super) forward_extra: Vec<u64>,
     /// How many of the stages before are pinned.
@@ -79,9 +82,12 @@ impl Chain {
             };
             ways.into_iter().map(tape).collect()
         });
+        let forward_before = running(stages.iter().map(|stage| stage.forward_ns.get()));
+        let unread = [0].into_iter().chain(stages.iter().map(|stage| stage.unread_ns.get()));
         Self {
             tapes: tapes.collect(),
-            forward_before: running(stages.iter().map(|stage| stage.forward_ns.get())),
+            swept_before: forward_before.iter().zip(unread).map(|(before, unread)| before - unread).collect(),
+            forward_before,
             forward_extra: stages.iter().map(|stage| stage.forward_extra_bytes.get()).collect(),
             pinned_before: running(stages.iter().map(|stage| usize::from(stage.pinned))),
             base: profile.lower_bound().get(),
@@ -103,6 +109,16 @@ impl Chain {
     /// What running `first..end` forward takes.
     pub(super) fn forward(&self, first: usize, end: usize) -> u64 {
         self.forward_before[end] - self.forward_before[first]
+    }
+
+    /// What a sweep through `first..end` adds, with what it saves when these stages go back.
+    pub(super) fn sweep(&self, first: usize, end: usize) -> u64 {
+        self.swept_before[end] - self.forward_before[first]
+    }
+
+    /// What a stage saves when nobody reads its output.
+    pub(super) fn unread(&self, stage: usize) -> u64 {
+        self.forward_before[stage + 1] - self.swept_before[stage + 1]
     }
 
     /// The sweeps a cell can begin with: the boundary each runs to, before the cell's end, and the room it needs at its
@@ -177,6 +193,7 @@ impl Chain {
             boundary: at(&self.boundary),
             gradient: at(&self.gradient),
             forward_before: at(&self.forward_before),
+            swept_before: at(&self.swept_before),
             forward_extra: groups.iter().map(|(first, end)| self.group_extra(*first, *end)).collect(),
             pinned_before: cuts.iter().map(|cut| self.pinned_before[*cut]).collect(),
             tapes: groups.iter().map(|(first, end)| self.group_tapes(*first, *end)).collect(),

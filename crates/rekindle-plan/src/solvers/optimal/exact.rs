@@ -74,7 +74,7 @@ impl Staircases {
             let Some(left) = room.checked_sub(chain.boundary[middle]) else { continue };
             let parts = at(of(middle, end), left).zip(at(of(first, middle), room));
             let sum = parts.and_then(|(after, before)| {
-                after.checked_add(before)?.checked_add(chain.forward(first, middle))
+                after.checked_add(before)?.checked_add(chain.sweep(first, middle))
             });
             if sum == Some(target) {
                 return Some((Choice::Sweep(middle), left));
@@ -103,7 +103,7 @@ impl Staircases {
         for (middle, floor) in chain.sweeps(first, end).take_while(|(_, need)| *need <= most) {
             let (after, before) = (of(middle, end), of(first, middle));
             let shift = chain.boundary[middle];
-            add(after, shift, before, floor, most, chain.forward(first, middle), candidates);
+            add(after, shift, before, floor, most, chain.sweep(first, middle), candidates);
         }
     }
 }

@@ -176,15 +176,16 @@ fn choice_of(best: Option<(u64, Choice, u64)>) -> Option<(Choice, u64)> {
 /// The units that sweeps from each stage to each later boundary take, rounded down.
 fn units(chain: &Chain, scale: &Scale) -> Vec<u16> {
     // A long chain has many sweeps: boundaries are divided once, and sweeps are differences.
-    let parts = chain.forward_before.iter().map(|nanos| (nanos / scale.unit, nanos % scale.unit));
-    let parts: Vec<(u64, u64)> = parts.collect();
+    let parts = |nanos: &u64| (nanos / scale.unit, nanos % scale.unit);
+    let befores = chain.forward_before.iter().map(parts);
+    let afters: Vec<(u64, u64)> = chain.swept_before.iter().map(parts).collect();
     let mut units = Vec::with_capacity(chain.stages() * chain.stages().saturating_sub(1) / 2);
-    for (first, before) in parts[..chain.stages()].iter().enumerate() {
+    for (first, before) in befores.take(chain.stages()).enumerate() {
         let to = |after: &(u64, u64)| {
             let borrowed = u64::from(after.1 < before.1);
             (after.0 - before.0 - borrowed).min(u64::from(u16::MAX)) as u16
         };
-        units.extend(parts[first + 1..chain.stages()].iter().map(to));
+        units.extend(afters[first + 1..chain.stages()].iter().map(to));
     }
     units
 }

@@ -25,7 +25,7 @@ impl Knapsack {
         let mut overhead = 0u64;
         let mut bargains = Vec::new();
         for stage in 0..last {
-            let again = chain.forward(stage, stage + 1);
+            let again = chain.sweep(stage, stage + 1);
             let ways = chain.tapes[stage].iter().map(|tape| (tape.bytes, tape.excess));
             let nothing = [(0, again)].into_iter().filter(|_| !chain.pinned(stage, stage + 1));
             let hull = hull(nothing.chain(ways).collect());

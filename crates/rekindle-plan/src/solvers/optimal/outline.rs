@@ -65,7 +65,7 @@ impl Outlines<'_> {
                 let held = after.need.saturating_add(chain.boundary[middle]);
                 let actions = after.actions.saturating_add(before.actions);
                 Outline {
-                    overhead: parts.saturating_add(chain.forward(first, middle)),
+                    overhead: parts.saturating_add(chain.sweep(first, middle)),
                     need: held.max(before.need).max(sweep.saturating_add(chain.waiting(end))),
                     actions: actions.saturating_add(chain.starts[middle] - start + 1),
                 }

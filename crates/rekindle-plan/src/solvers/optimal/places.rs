@@ -303,7 +303,7 @@ impl Places {
     /// what it puts into the tiers, what it costs.
     fn sweep(&self, ask: Ask, middle: usize, place: Place) -> Option<(Ask, u64, u64, Used, u64)> {
         let chain = &self.chain;
-        let forward = chain.forward(ask.first, middle);
+        let forward = chain.sweep(ask.first, middle);
         let input = chain.boundary[ask.first];
         let mut after = Ask { first: middle, end: ask.end, taped: false, arrival: None };
         let mut used = [0; WATCHED];
@@ -322,7 +322,8 @@ impl Places {
                 if let Some(watched) = self.watched[index] {
                     used[watched] = input;
                 }
-                let mut cost = forward.max(write);
+                // The sweep's own time hides the transfer; what is saved, is saved later.
+                let mut cost = chain.forward(ask.first, middle).max(write) - chain.unread(middle - 1);
                 match early {
                     true => after.arrival = Some(self.arrival_of(ask.first, index)?),
                     false => cost = cost.checked_add(read)?,

@@ -159,7 +159,8 @@ pub(super) fn unit(chain: &Chain, most: u64) -> u64 {
         *times.entry(chain.forward(stage, stage + 1)).or_insert(0u64) += 1;
     }
     let excesses = chain.tapes.iter().flatten().map(|tape| tape.excess);
-    let common = times.keys().copied().chain(excesses).fold(0, greatest_common_divisor);
+    let unread = (0..chain.stages()).map(|stage| chain.unread(stage));
+    let common = times.keys().copied().chain(excesses).chain(unread).fold(0, greatest_common_divisor);
     if common >= smallest {
         return common;
     }
@@ -193,7 +194,7 @@ pub(super) fn plan(problem: &Problem, grid: &Grid, room: u64) -> Option<(u64, Ve
         let (choice, left) = grid.choose(problem, first, end, room)?;
         let more = match choice {
             Choice::Tape(way) => problem.chain.tapes[first][way].excess,
-            Choice::Sweep(middle) => problem.chain.forward(first, middle),
+            Choice::Sweep(middle) => problem.chain.sweep(first, middle),
         };
         overhead = overhead.saturating_add(more);
         Some((choice, left))
