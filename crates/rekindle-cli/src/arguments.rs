@@ -10,6 +10,7 @@ use rekindle_plan::solvers::{ParseSolverError, Solver};
 
 use crate::amount::{Budget, Fraction, Target};
 use crate::cut::{Cut, Cutting};
+use crate::estimate::EstimateArguments;
 use crate::failure::Failure;
 use crate::measure::Recipe;
 use crate::places::PlaceArguments;
@@ -32,7 +33,8 @@ Examples:
   rekindle plan profile.json --budget 30% -o plan.json
   rekindle frontier profile.json
   rekindle explain profile.json plan.json
-  rekindle report --budget 25% -o report.html"
+  rekindle report --budget 25% -o report.html
+  rekindle estimate llama-7b --fit 24GiB"
 )]
 pub(crate) struct Arguments {
     /// What to do; `train` when nothing is said.
@@ -60,6 +62,8 @@ pub(crate) enum Command {
     Explain(ExplainArguments),
     /// Write one HTML page: memory over the step, plan, frontier, predicted against measured
     Report(ReportArguments),
+    /// Say what training takes before anything is built: parameters, optimizer, activations; and what fits
+    Estimate(EstimateArguments),
 }
 
 impl Default for Command {

@@ -8,6 +8,7 @@ mod config;
 mod corpus;
 mod cut;
 mod deepspeed;
+mod estimate;
 mod explain;
 mod failure;
 mod files;
@@ -92,5 +93,6 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Frontier(arguments) => frontier::run(&arguments),
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Report(arguments) => page::run(&arguments),
+        Command::Estimate(arguments) => estimate::run(&arguments),
     }
 }

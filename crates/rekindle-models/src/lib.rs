@@ -21,6 +21,7 @@
 mod block;
 mod config_error;
 mod conv_net;
+pub mod estimate;
 mod gpt;
 mod layers;
 

@@ -1,0 +1,224 @@
+//! What can be asked of an estimate.
+
+use clap::{Args, ValueEnum};
+use rekindle::training::Precision;
+use rekindle_models::estimate::{
+    Architecture, AttentionKind, Keeping, Parallel, Setting, Transformer, preset, presets,
+};
+use rekindle_plan::Bytes;
+
+use crate::failure::Failure;
+use crate::nearest::nearest;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  rekindle estimate --list                        the models there are
+  rekindle estimate llama-7b --fit 24GiB          the largest batch, the longest sequence
+  rekindle estimate gpt3-175b --tensor-parallel 8 --pipeline 8 --sequence-parallel
+  rekindle estimate llama-70b --length 4096 --attention linear --zero 3 --data-parallel 64
+  rekindle estimate gpt2 --layers 48 --width 2048 --heads 32
+  rekindle estimate resnet-1001 --batch 128 --json")]
+pub(crate) struct EstimateArguments {
+    /// The model to begin with; the flags below change it
+    #[arg(value_name = "MODEL", default_value = "gpt2")]
+    pub(crate) model: String,
+    /// List the models there are
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Layers
+    #[arg(long, value_name = "N")]
+    pub(crate) layers: Option<u64>,
+    /// Width of the residual stream
+    #[arg(long, value_name = "N")]
+    pub(crate) width: Option<u64>,
+    /// Attention heads; they divide the width
+    #[arg(long, value_name = "N")]
+    pub(crate) heads: Option<u64>,
+    /// Heads of keys and values, shared by several of the others [default: as many as heads]
+    #[arg(long, value_name = "N")]
+    pub(crate) key_value_heads: Option<u64>,
+    /// Width inside of the perceptron [default: four times the width]
+    #[arg(long, value_name = "N")]
+    pub(crate) hidden: Option<u64>,
+    /// Words of the vocabulary
+    #[arg(long, value_name = "N")]
+    pub(crate) vocabulary: Option<u64>,
+    /// Sequences or pictures in a step, on one rank
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) batch: u64,
+    /// Tokens of a sequence, or pixels along a side of a picture [default: as the model is usually trained]
+    #[arg(long, value_name = "N")]
+    pub(crate) length: Option<u64>,
+    /// What activations are made of: bf16, f16 or f32
+    #[arg(long, value_name = "TYPE", default_value = "bf16")]
+    pub(crate) precision: Precision,
+    /// Whether attention keeps every pair of positions, or runs in linear memory
+    #[arg(long, value_enum, default_value = "stored")]
+    pub(crate) attention: AttentionArgument,
+    /// Whose operations: an ordinary framework's, or rekindle's nodes
+    #[arg(long, value_enum, default_value = "framework")]
+    pub(crate) keeping: KeepingArgument,
+    /// Train without dropout, where the model usually has some
+    #[arg(long)]
+    pub(crate) no_dropout: bool,
+    /// Recompute from every K-th layer on, as a row of the table [default: about the root of the layers]
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) every: Option<u64>,
+    /// What data-parallel ranks divide: 1 the optimizer's state, 2 gradients too, 3 weights too
+    #[arg(long, value_name = "STAGE", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub(crate) zero: u8,
+    /// Data-parallel ranks
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) data_parallel: u64,
+    /// Ranks that a layer is split over
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) tensor_parallel: u64,
+    /// Cut along the sequence what a layer does not split
+    #[arg(long)]
+    pub(crate) sequence_parallel: bool,
+    /// Ranks that the layers are spread over, each with a part of a batch on its way
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) pipeline: u64,
+    /// Say what fits into this memory: the largest batch, the longest sequence
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) fit: Option<Bytes>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AttentionArgument {
+    Stored,
+    Linear,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KeepingArgument {
+    Framework,
+    Nodes,
+}
+
+/// What was asked, put together.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) name: String,
+    pub(crate) architecture: Architecture,
+    pub(crate) setting: Setting,
+    pub(crate) parallel: Parallel,
+    pub(crate) every: Option<u64>,
+}
+
+impl Asked {
+    pub(crate) fn attention(&self) -> &'static str {
+        match (self.setting.attention, self.setting.keeping) {
+            (AttentionKind::Stored, Keeping::Framework) => "attention that keeps every pair of positions",
+            _ => "attention in linear memory",
+        }
+    }
+
+    pub(crate) fn keeping(&self) -> &'static str {
+        match self.setting.keeping {
+            Keeping::Framework => "tapes of an ordinary framework",
+            Keeping::Nodes => "tapes of rekindle's nodes",
+        }
+    }
+}
+
+impl EstimateArguments {
+    pub(crate) fn asked(&self) -> Result<Asked, Failure> {
+        let architecture = preset(&self.model).ok_or_else(|| self.unknown())?;
+        let architecture = self.changed(architecture)?;
+        if let (Architecture::ResNet(_), true) = (
+            &architecture,
+            self.tensor_parallel > 1 || self.pipeline > 1 || self.keeping == KeepingArgument::Nodes,
+        ) {
+            return Err(Failure::request(
+                anyhow::anyhow!("`{}` is counted on one rank and as a framework runs it only", self.model),
+                "leave --tensor-parallel, --pipeline and --keeping out",
+            ));
+        }
+        let usual = Setting::of(&architecture);
+        let setting = Setting {
+            batch: self.batch,
+            length: self.length.unwrap_or(usual.length),
+            precision: self.precision,
+            dropout: usual.dropout && !self.no_dropout,
+            attention: match self.attention {
+                AttentionArgument::Stored => AttentionKind::Stored,
+                AttentionArgument::Linear => AttentionKind::Linear,
+            },
+            keeping: match self.keeping {
+                KeepingArgument::Framework => Keeping::Framework,
+                KeepingArgument::Nodes => Keeping::Nodes,
+            },
+            tensor_parallel: self.tensor_parallel,
+            sequence_parallel: self.sequence_parallel,
+        };
+        let parallel = Parallel { zero: self.zero, data: self.data_parallel, pipeline: self.pipeline };
+        if parallel.pipeline > architecture.layers().max(1) {
+            return Err(Failure::request(
+                anyhow::anyhow!(
+                    "--pipeline {} is given, but there are {} layers",
+                    parallel.pipeline,
+                    architecture.layers()
+                ),
+                "give --pipeline no more ranks than there are layers",
+            ));
+        }
+        let positions = match &architecture {
+            Architecture::Transformer(model) if model.patch == 0 => model.positions,
+            _ => 0,
+        };
+        if positions > 0 && setting.length > positions {
+            return Err(Failure::request(
+                anyhow::anyhow!(
+                    "--length {} is given, but `{}` has {positions} positions",
+                    setting.length,
+                    self.model
+                ),
+                format!(
+                    "give --length {positions} or less, or a model with rotary positions such as llama-7b"
+                ),
+            ));
+        }
+        Ok(Asked { name: self.model.clone(), architecture, setting, parallel, every: self.every })
+    }
+
+    /// The model with the numbers that were given.
+    fn changed(&self, architecture: Architecture) -> Result<Architecture, Failure> {
+        let given = [self.layers, self.width, self.heads, self.key_value_heads, self.hidden, self.vocabulary];
+        match architecture {
+            Architecture::Transformer(model) => {
+                let width = self.width.unwrap_or(model.width);
+                let heads = self.heads.unwrap_or(model.heads);
+                let own_heads = if self.heads.is_some() { heads } else { model.key_value_heads };
+                let own_hidden = if self.width.is_some() { width.saturating_mul(4) } else { model.hidden };
+                Ok(Architecture::Transformer(Transformer {
+                    layers: self.layers.unwrap_or(model.layers),
+                    width,
+                    heads,
+                    key_value_heads: self.key_value_heads.unwrap_or(own_heads),
+                    hidden: self.hidden.unwrap_or(own_hidden),
+                    vocabulary: self.vocabulary.unwrap_or(model.vocabulary),
+                    ..model
+                }))
+            }
+            other if given.iter().all(Option::is_none) => Ok(other),
+            _ => Err(Failure::request(
+                anyhow::anyhow!("`{}` has no layers, width or heads to change", self.model),
+                "leave them out, or begin with a transformer such as gpt2",
+            )),
+        }
+    }
+
+    fn unknown(&self) -> Failure {
+        let names: Vec<&str> = presets().map(|(name, _)| name).collect();
+        let hint = match nearest(&self.model, names.iter().copied()) {
+            Some(name) => format!("did you mean `{name}`? --list shows all"),
+            None => format!("expected one of {}", names.join(", ")),
+        };
+        Failure::request(anyhow::anyhow!("there is no model named `{}`", self.model), hint)
+    }
+}
