@@ -12,6 +12,12 @@ pub enum ConfigError {
         /// The heads.
         heads: usize,
     },
+    /// There is none of something there must be.
+    #[error("the model has no {what}, expected at least 1")]
+    Empty {
+        /// What there is none of.
+        what: &'static str,
+    },
     /// Burn's modules do not mix types.
     #[error(
         "activations of {precision} are asked for beside weights of f32, which Burn's modules do not do; expected f32, or the model of our nodes"

@@ -24,8 +24,10 @@ mod conv_net;
 pub mod estimate;
 mod gpt;
 mod layers;
+mod resnet;
 
 pub use block::GptBlock;
 pub use config_error::ConfigError;
 pub use conv_net::{ConvBlock, ConvNet, ConvNetConfig};
 pub use gpt::{FineGpt, Gpt, GptBatch, GptConfig};
+pub use resnet::{Bottleneck, FineResNet, ImageBatch, ResNet, ResNetConfig, ResNetHead};

@@ -78,6 +78,12 @@ enum Readers {
     None,
 }
 
+/// What must lie between two tapes for one graph of both, and how many make a graph at most. Burn keeps some hundred bytes
+/// for each node of a graph until its backward is through: where tensors are small that would tell, and a plan would not be
+/// within its budget.
+const WORTH_JOINING: Bytes = Bytes::new(128 << 10);
+const MOST_JOINED: usize = 4;
+
 /// Burn, as the executor sees it.
 pub(super) struct BurnEngine<B: GraphBackend> {
     pub(super) stages: Vec<Box<dyn AnyStage>>,
@@ -252,7 +258,7 @@ impl<B: GraphBackend> BurnEngine<B> {
             // What lies between two balanced tapes of one graph would not be kept either, but run again.
             TapeStrategy::Balanced => Row::default(),
         };
-        let before = self.joined_to(stage, row);
+        let before = self.joined_to(stage, row, self.boundary_bytes(&input));
         let joined = before.is_some();
         let (mut stages, given) = before.map(|end| (end.stages, end.output)).unwrap_or_default();
         stages.push(stage);
@@ -330,8 +336,11 @@ impl<B: GraphBackend> BurnEngine<B> {
     }
 
     /// What the tape that is about to be recorded for `stage` is joined to, if it is to be and can be.
-    fn joined_to(&mut self, stage: Stage, row: Row) -> Option<RowEnd<B>> {
-        let end = self.end.take().filter(|_| row.behind)?;
+    fn joined_to(&mut self, stage: Stage, row: Row, between: Bytes) -> Option<RowEnd<B>> {
+        let end = self.end.take().filter(|_| row.behind && between >= WORTH_JOINING)?;
+        if end.stages.len() >= MOST_JOINED {
+            return None;
+        }
         let mine = &self.parameters[stage.index()];
         // The uses of a parameter are added up from the last to the first, which one graph would leave to chance.
         let shared = |stage: &Stage| self.parameters[stage.index()].iter().any(|id| mine.contains(id));

@@ -1,0 +1,284 @@
+//! Residual networks of bottlenecks, up to a thousand layers.
+
+use burn::config::Config;
+use burn::module::Module;
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::loss::CrossEntropyLossConfig;
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
+use burn::tensor::activation::relu;
+use burn::tensor::{Device, Int, Tensor};
+use rekindle::{Boundary, Error, Region, Staged, Under};
+
+use crate::ConfigError;
+
+/// The size of a [`ResNet`].
+#[derive(Config, Debug)]
+pub struct ResNetConfig {
+    /// How many bottlenecks at each resolution; each after the first halves the pixels along a side.
+    pub bottlenecks: Vec<usize>,
+    /// How many classes to tell apart.
+    pub classes: usize,
+    /// The channels of the images.
+    #[config(default = 3)]
+    pub channels: usize,
+    /// The channels of the stem, and inside of the first bottlenecks.
+    #[config(default = 16)]
+    pub width: usize,
+}
+
+impl ResNetConfig {
+    /// The network of 1,001 layers of He and others 2016, with which Chen and others 2016 showed what checkpoints save.
+    pub fn layers_1001(classes: usize) -> Self {
+        Self::new(vec![111, 111, 111], classes)
+    }
+
+    /// The layers with weights along the longest way.
+    pub fn depth(&self) -> usize {
+        3 * self.bottlenecks.iter().sum::<usize>() + 2
+    }
+
+    /// A network of this size.
+    ///
+    /// # Errors
+    /// When there is no bottleneck, or a size is 0.
+    pub fn init(&self, device: &Device) -> Result<ResNet, ConfigError> {
+        let sizes = [
+            ("classes", self.classes),
+            ("channels", self.channels),
+            ("width", self.width),
+            ("bottlenecks", self.bottlenecks.iter().sum()),
+        ];
+        if let Some((what, _)) = sizes.into_iter().find(|(_, size)| *size == 0) {
+            return Err(ConfigError::Empty { what });
+        }
+        let mut blocks = Vec::new();
+        let mut from = self.width;
+        for (level, count) in self.bottlenecks.iter().enumerate() {
+            let inner = self.width << level;
+            for index in 0..*count {
+                let stride = if level > 0 && index == 0 { 2 } else { 1 };
+                blocks.push(Bottleneck::new(from, inner, stride, device));
+                from = 4 * inner;
+            }
+        }
+        Ok(ResNet {
+            stem: convolution(self.channels, self.width, 3, 1, device),
+            blocks,
+            head: ResNetHead {
+                norm: BatchNormConfig::new(from).init(device),
+                linear: LinearConfig::new(from, self.classes).init(device),
+            },
+        })
+    }
+}
+
+fn convolution(from: usize, to: usize, size: usize, stride: usize, device: &Device) -> Conv2d {
+    let side = size / 2;
+    Conv2dConfig::new([from, to], [size, size])
+        .with_stride([stride, stride])
+        .with_padding(PaddingConfig2d::Explicit(side, side, side, side))
+        .with_bias(false)
+        .init(device)
+}
+
+/// A stem, bottlenecks that normalise before they convolve, and a linear head over the mean of all pixels.
+#[derive(Module, Debug)]
+pub struct ResNet {
+    stem: Conv2d,
+    blocks: Vec<Bottleneck>,
+    head: ResNetHead,
+}
+
+/// Images and what they show.
+#[derive(Clone, Debug)]
+pub struct ImageBatch {
+    /// The images: batch, channels, height, width.
+    pub images: Tensor<4>,
+    /// The class of each.
+    pub classes: Tensor<1, Int>,
+}
+
+/// Three convolutions around a residual, the first of which makes the channels fewer and the last many again.
+#[derive(Module, Debug)]
+pub struct Bottleneck {
+    reduce: Normed,
+    middle: Normed,
+    expand: Normed,
+    shortcut: Option<Conv2d>,
+}
+
+/// Batch norm, a rectifier, a convolution.
+#[derive(Module, Debug)]
+struct Normed {
+    norm: BatchNorm,
+    convolution: Conv2d,
+}
+
+impl Normed {
+    fn activated(&self, x: Tensor<4>) -> Tensor<4> {
+        relu(self.norm.forward(x))
+    }
+
+    fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        self.convolution.forward(self.activated(x))
+    }
+}
+
+/// What goes around a bottleneck, and what goes through it.
+#[derive(Boundary)]
+struct Split {
+    around: Tensor<4>,
+    through: Tensor<4>,
+}
+
+/// The first third of a bottleneck.
+#[derive(Module, Debug)]
+struct Reduce {
+    reduce: Normed,
+    shortcut: Option<Conv2d>,
+}
+
+impl Bottleneck {
+    fn new(from: usize, inner: usize, stride: usize, device: &Device) -> Self {
+        let to = 4 * inner;
+        let normed = |from, to, size, stride| Normed {
+            norm: BatchNormConfig::new(from).init(device),
+            convolution: convolution(from, to, size, stride, device),
+        };
+        Self {
+            reduce: normed(from, inner, 1, 1),
+            middle: normed(inner, inner, 3, stride),
+            expand: normed(inner, to, 1, 1),
+            shortcut: (from != to || stride != 1).then(|| convolution(from, to, 1, stride, device)),
+        }
+    }
+
+    /// The whole bottleneck.
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
+        let Split { around, through } = Self::split(&self.reduce, self.shortcut.as_ref(), x);
+        around + self.expand.forward(self.middle.forward(through))
+    }
+
+    /// Where channels or pixels change, the shortcut reads what was normalised, too.
+    fn split(reduce: &Normed, shortcut: Option<&Conv2d>, x: Tensor<4>) -> Split {
+        let activated = reduce.activated(x.clone());
+        let around = match shortcut {
+            Some(shortcut) => shortcut.forward(activated.clone()),
+            None => x,
+        };
+        Split { around, through: reduce.convolution.forward(activated) }
+    }
+
+    /// Adds the bottleneck to a region as three stages.
+    fn stages<I: Boundary>(&self, region: Region<I, Tensor<4>>, name: &str) -> Region<I, Tensor<4>> {
+        let first = Reduce { reduce: self.reduce.clone(), shortcut: self.shortcut.clone() };
+        region
+            .stage(format!("{name}.reduce"), &first, |first: &Reduce, x: Tensor<4>| {
+                Self::split(&first.reduce, first.shortcut.as_ref(), x)
+            })
+            .stage(
+                format!("{name}.middle"),
+                &self.middle,
+                |middle: &Normed, Split { around, through }: Split| Split {
+                    around,
+                    through: middle.forward(through),
+                },
+            )
+            .stage(
+                format!("{name}.expand"),
+                &self.expand,
+                |expand: &Normed, Split { around, through }: Split| around + expand.forward(through),
+            )
+    }
+}
+
+/// The last norm, the mean of all pixels, and the classes.
+#[derive(Module, Debug)]
+pub struct ResNetHead {
+    norm: BatchNorm,
+    linear: Linear,
+}
+
+impl ResNetHead {
+    /// The logits of each image.
+    pub fn forward(&self, x: Tensor<4>) -> Tensor<2> {
+        let activated = relu(self.norm.forward(x));
+        self.linear.forward(activated.flatten::<3>(2, 3).mean_dim(2).squeeze_dim::<2>(2))
+    }
+
+    fn loss(&self, x: Tensor<4>, classes: Tensor<1, Int>) -> Tensor<1> {
+        let logits = self.forward(x);
+        CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, classes)
+    }
+}
+
+impl Staged for ResNet {
+    type Batch = ImageBatch;
+    type Input = Tensor<4>;
+    type Output = Tensor<1>;
+
+    fn name(&self) -> String {
+        format!("resnet-{}", 3 * self.blocks.len() + 2)
+    }
+
+    fn stages(&self, batch: &ImageBatch) -> (Region<Tensor<4>, Tensor<1>>, Tensor<4>) {
+        let region = self.behind_stem().stages("block", &self.blocks, Bottleneck::forward);
+        (self.with_head(region, batch), batch.images.clone())
+    }
+}
+
+/// A [`ResNet`] in stages of single convolutions.
+#[derive(Clone, Copy, Debug)]
+pub struct FineResNet<'a>(&'a ResNet);
+
+impl Staged for FineResNet<'_> {
+    type Batch = ImageBatch;
+    type Input = Tensor<4>;
+    type Output = Tensor<1>;
+
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn stages(&self, batch: &ImageBatch) -> (Region<Tensor<4>, Tensor<1>>, Tensor<4>) {
+        let blocks = self.0.blocks.iter().enumerate();
+        let region = blocks.fold(self.0.behind_stem(), |region, (index, block)| {
+            block.stages(region, &format!("block.{index}"))
+        });
+        (self.0.with_head(region, batch), batch.images.clone())
+    }
+}
+
+impl ResNet {
+    /// The same network, cut into single convolutions.
+    pub fn fine(&self) -> FineResNet<'_> {
+        FineResNet(self)
+    }
+
+    fn behind_stem(&self) -> Region<Tensor<4>, Tensor<4>> {
+        Region::new().stage("stem", &self.stem, |stem: &Conv2d, x: Tensor<4>| stem.forward(x))
+    }
+
+    fn with_head(
+        &self,
+        region: Region<Tensor<4>, Tensor<4>>,
+        batch: &ImageBatch,
+    ) -> Region<Tensor<4>, Tensor<1>> {
+        region.stage_with("head", &self.head, batch.classes.clone(), ResNetHead::loss)
+    }
+
+    /// The mean loss of a batch: one stage for the stem, one for each bottleneck, one for the head.
+    ///
+    /// # Errors
+    /// When the region cannot run.
+    pub fn loss<'a>(&self, batch: &ImageBatch, under: impl Into<Under<'a>>) -> Result<Tensor<1>, Error> {
+        let (region, images) = self.stages(batch);
+        region.under(under).forward(images)
+    }
+
+    /// The logits of images, for evaluation.
+    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
+        let x = self.blocks.iter().fold(self.stem.forward(images), |x, block| block.forward(x));
+        self.head.forward(x)
+    }
+}

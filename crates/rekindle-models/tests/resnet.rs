@@ -1,0 +1,153 @@
+//! A residual network under checkpoints: the same bits, the same statistics, and it learns.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{AdamConfig, GradientsParams};
+use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use rekindle::{Budget, Error, Planner, Rule, Staged, Under, without_checkpointing};
+use rekindle_models::estimate::{Architecture, ResNet as Counted, ResNetKind};
+use rekindle_models::{ConfigError, ImageBatch, ResNet, ResNetConfig};
+
+/// Burn's random state is one per process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+fn net(bottlenecks: &[usize]) -> ResNet {
+    device().seed(3);
+    ResNetConfig::new(bottlenecks.to_vec(), 4).with_width(4).init(&device()).unwrap()
+}
+
+/// Pictures of which one quarter is bright: which one is their class.
+fn quarters(count: usize, seed: u64) -> ImageBatch {
+    let device = device();
+    device.seed(seed);
+    let noise = Tensor::<4>::random([count, 3, 8, 8], Distribution::Normal(0.0, 0.3), &device);
+    let classes: Vec<i64> = (0..count as i64).map(|index| index % 4).collect();
+    let bright =
+        |index: usize, row: usize, column: usize| classes[index] == (row / 4 * 2 + column / 4) as i64;
+    let mut light = Vec::with_capacity(count * 3 * 64);
+    for index in 0..count {
+        for _ in 0..3 {
+            light.extend((0..64).map(|pixel| f32::from(u8::from(bright(index, pixel / 8, pixel % 8)))));
+        }
+    }
+    let light = Tensor::<4>::from_data(TensorData::new(light, [count, 3, 8, 8]), &device);
+    let classes = Tensor::<1, Int>::from_data(TensorData::new(classes, [count]), &device);
+    ImageBatch { images: noise + light, classes }
+}
+
+fn gradients(net: &ResNet, loss: &Tensor<1>) -> Vec<Vec<u8>> {
+    struct Collect(GradientsParams, Vec<Vec<u8>>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = self.0.get::<D>(param.id).map(|gradient| gradient.into_data().as_bytes().to_vec());
+            self.1.push(gradient.unwrap_or_default());
+        }
+    }
+    let found = GradientsParams::from_grads(rekindle::backward(loss).unwrap(), net);
+    let mut collect = Collect(found, Vec::new());
+    net.visit(&mut collect);
+    collect.1
+}
+
+fn run<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
+    net: &ResNet,
+    cut: &S,
+    batch: &ImageBatch,
+    under: Under<'_>,
+) -> Result<Vec<Vec<u8>>, Error> {
+    let (region, images) = cut.stages(batch);
+    Ok(gradients(net, &region.under(under).forward(images)?))
+}
+
+#[test]
+fn gradients_are_those_of_plain_training_in_both_cuts() {
+    let _alone = alone();
+    let (net, batch) = (net(&[2, 1, 2]), quarters(4, 5));
+    let expected = without_checkpointing(|| run(&net, &net, &batch, Rule::StoreAll.into())).unwrap();
+    // Three convolutions with their norms in each of five bottlenecks, three shortcuts, stem and head.
+    assert_eq!(expected.iter().filter(|gradient| !gradient.is_empty()).count(), 5 * 9 + 3 + 5);
+    for rule in ["store-all", "every-1", "every-2", "sqrt", "full"] {
+        let rule: Rule = rule.parse().unwrap();
+        assert!(run(&net, &net, &batch, rule.into()).unwrap() == expected, "{rule}");
+        assert!(
+            run(&net, &net.fine(), &batch, rule.into()).unwrap() == expected,
+            "{rule}, single convolutions"
+        );
+    }
+    let planned = Planner::new(Budget::smallest()).plan(&net.fine(), &batch).unwrap();
+    assert!(run(&net, &net.fine(), &batch, (&planned).into()).unwrap() == expected);
+}
+
+/// The weights that are trained; running statistics are not.
+fn trained(net: &ResNet) -> u64 {
+    struct Count(u64);
+    impl ModuleVisitor for Count {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            self.0 += if value.is_tracked() { value.shape().num_elements() as u64 } else { 0 };
+        }
+    }
+    let mut count = Count(0);
+    net.visit(&mut count);
+    count.0
+}
+
+#[test]
+fn it_has_the_weights_that_are_counted() {
+    for (bottlenecks, width) in [(vec![1, 1, 1], 16), (vec![2, 0, 3], 16), (vec![3], 16)] {
+        let config = ResNetConfig::new(bottlenecks.clone(), 10).with_width(width);
+        let counted = Architecture::ResNet(Counted {
+            kind: ResNetKind::Cifar,
+            bottlenecks: bottlenecks.iter().map(|count| *count as u64).collect(),
+            classes: 10,
+            pixels: 32,
+        });
+        let net = config.init(&device()).unwrap();
+        assert_eq!(trained(&net), counted.parameters(), "{bottlenecks:?}");
+        assert_eq!(config.depth() as u64, counted.layers());
+    }
+    assert_eq!(ResNetConfig::layers_1001(10).depth(), 1_001);
+}
+
+#[test]
+fn it_learns_under_checkpoints_what_it_has_not_seen() {
+    let _alone = alone();
+    let mut net = net(&[1, 1]);
+    let mut optimizer = AdamConfig::new().init();
+    rekindle::seed(1);
+    let mut losses = Vec::new();
+    for step in 0..30 {
+        let loss = net.loss(&quarters(16, 100 + step), Rule::EVERY_ONE).unwrap();
+        let found = GradientsParams::from_grads(rekindle::backward(&loss).unwrap(), &net);
+        net = optimizer.step(1e-2, net, found);
+        losses.push(loss.into_scalar::<f32>());
+    }
+    assert!(losses[29] < losses[0] / 4.0, "{losses:?}");
+    let unseen = quarters(64, 7);
+    let answers = net.valid().forward(unseen.images.inner()).argmax(1).flatten::<1>(0, 1);
+    let right = answers.equal(unseen.classes.inner()).int().sum().into_scalar::<i64>();
+    assert!(right >= 56, "{right} of 64");
+}
+
+#[test]
+fn sizes_of_nothing_are_refused() {
+    let refused = |config: ResNetConfig| config.init(&device()).err();
+    let config = ResNetConfig::new(vec![1], 4);
+    assert!(matches!(
+        refused(ResNetConfig::new(vec![], 4)),
+        Some(ConfigError::Empty { what: "bottlenecks" })
+    ));
+    assert!(matches!(refused(ResNetConfig::new(vec![1], 0)), Some(ConfigError::Empty { what: "classes" })));
+    assert!(matches!(refused(config.clone().with_width(0)), Some(ConfigError::Empty { what: "width" })));
+    assert!(matches!(refused(config.with_channels(0)), Some(ConfigError::Empty { what: "channels" })));
+}
