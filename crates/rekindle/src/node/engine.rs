@@ -78,7 +78,7 @@ enum Readers {
     None,
 }
 
-/// What must lie between two tapes for one graph of both, and how many make a graph at most. Burn keeps some hundred bytes
+/// How large each tensor between two tapes must be for one graph of both, and how many tapes make a graph at most. Burn keeps some hundred bytes
 /// for each node of a graph until its backward is through: where tensors are small that would tell, and a plan would not be
 /// within its budget.
 const WORTH_JOINING: Bytes = Bytes::new(128 << 10);
@@ -258,7 +258,7 @@ impl<B: GraphBackend> BurnEngine<B> {
             // What lies between two balanced tapes of one graph would not be kept either, but run again.
             TapeStrategy::Balanced => Row::default(),
         };
-        let before = self.joined_to(stage, row, self.boundary_bytes(&input));
+        let before = self.joined_to(stage, row, &input);
         let joined = before.is_some();
         let (mut stages, given) = before.map(|end| (end.stages, end.output)).unwrap_or_default();
         stages.push(stage);
@@ -336,8 +336,15 @@ impl<B: GraphBackend> BurnEngine<B> {
     }
 
     /// What the tape that is about to be recorded for `stage` is joined to, if it is to be and can be.
-    fn joined_to(&mut self, stage: Stage, row: Row, between: Bytes) -> Option<RowEnd<B>> {
-        let end = self.end.take().filter(|_| row.behind && between >= WORTH_JOINING)?;
+    fn joined_to(&mut self, stage: Stage, row: Row, between: &OnDevice<B>) -> Option<RowEnd<B>> {
+        let end = self.end.take().filter(|_| row.behind)?;
+        let large = |part: &Part<B>| {
+            let (dtype, shape) = part.dtype_and_shape();
+            !part.wanted() || size_of(dtype, &shape) >= WORTH_JOINING
+        };
+        if !between.parts.iter().all(large) {
+            return None;
+        }
         if end.stages.len() >= MOST_JOINED {
             return None;
         }
