@@ -95,10 +95,7 @@ pub(crate) fn refused(error: EstimateError) -> Failure {
 
 fn list() -> Result<(), Failure> {
     let rows = presets().map(|(name, architecture)| {
-        let unit = match architecture {
-            Architecture::Transformer(ref model) if model.patch == 0 => "tokens",
-            _ => "pixels",
-        };
+        let unit = unit(&architecture);
         [
             name.to_owned(),
             grouped(architecture.parameters()),
@@ -116,10 +113,7 @@ fn show(
     setting: &Setting,
     room: Option<Bytes>,
 ) -> Result<(), Failure> {
-    let unit = match architecture {
-        Architecture::Transformer(model) if model.patch == 0 => "tokens",
-        _ => "pixels",
-    };
+    let unit = unit(architecture);
     report::show(&format!(
         "{}: {} parameters, {} layers; batch {}, {} {unit}, {}; {}, {}\n\nweights {}, gradients {}, optimizer (Adam) {}: {} whatever the batch\n",
         estimate.model,
@@ -172,6 +166,14 @@ fn show(
         report::show(&format!("\n{rule}"))?;
     }
     Ok(())
+}
+
+/// What a length is counted in.
+fn unit(architecture: &Architecture) -> &'static str {
+    match architecture {
+        Architecture::Transformer(model) if model.patch == 0 => "tokens",
+        _ => "pixels",
+    }
 }
 
 /// A number as people read it.

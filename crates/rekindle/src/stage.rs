@@ -148,10 +148,10 @@ where
     }
 
     fn parameters(&self) -> Parameters {
-        let mut visitor = FindTracked::default();
-        self.module.visit(&mut visitor);
-        let _ = self.trained.set(Trained { ids: visitor.seen, strategy: visitor.strategy });
-        visitor.found
+        let (parameters, trained) = self.look();
+        // Who looks again finds the same.
+        let _ = self.trained.set(trained);
+        parameters
     }
 
     fn run(&self, mode: Mode, strategy: TapeStrategy, mut input: Parts) -> Result<Ran, Error> {
@@ -313,11 +313,13 @@ impl<M: Module, I, S, R, F> StageOf<M, I, S, R, F> {
 
     /// What is known of the module's parameters. To look costs more than the smallest stages take.
     fn trained(&self) -> &Trained {
-        self.trained.get_or_init(|| {
-            let mut visitor = FindTracked::default();
-            self.module.visit(&mut visitor);
-            Trained { ids: visitor.seen, strategy: visitor.strategy }
-        })
+        self.trained.get_or_init(|| self.look().1)
+    }
+
+    fn look(&self) -> (Parameters, Trained) {
+        let mut visitor = FindTracked::default();
+        self.module.visit(&mut visitor);
+        (visitor.found, Trained { ids: visitor.seen, strategy: visitor.strategy })
     }
 }
 

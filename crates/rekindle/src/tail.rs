@@ -54,7 +54,7 @@ pub fn tail<T>(make: impl FnOnce() -> T) -> T {
         }
         was
     });
-    let _back = Back(State { at: was, ..State::default() }, Restore::Place);
+    let _back = Back::Place(was);
     make()
 }
 
@@ -90,20 +90,17 @@ thread_local! {
     static TAIL: RefCell<State> = RefCell::default();
 }
 
-enum Restore {
-    Place,
-    All,
-}
-
 /// Puts back what was, also when a stage panics.
-struct Back(State, Restore);
+enum Back {
+    Place(At),
+    All(State),
+}
 
 impl Drop for Back {
     fn drop(&mut self) {
-        let Self(was, restore) = self;
-        TAIL.with_borrow_mut(|state| match restore {
-            Restore::Place => state.at = was.at,
-            Restore::All => *state = std::mem::take(was),
+        TAIL.with_borrow_mut(|state| match self {
+            Self::Place(was) => state.at = *was,
+            Self::All(was) => *state = std::mem::take(was),
         });
     }
 }
@@ -113,7 +110,7 @@ pub(crate) fn run<T>(unread: bool, run: impl FnOnce() -> T) -> (T, LeftOut) {
     let at = if unread { At::Unread } else { At::Read };
     // A stage inside of a stage has a tail of its own.
     let was = TAIL.replace(State { at, ..State::default() });
-    let _back = Back(was, Restore::All);
+    let _back = Back::All(was);
     let made = run();
     (made, TAIL.with_borrow(|state| state.left_out))
 }

@@ -48,10 +48,9 @@ pub(super) struct RowEnd<B: GraphBackend> {
     output: Vec<Option<Tracked<B>>>,
 }
 
-/// A tape that goes back with the one before it, and the gradients to begin with.
+/// Tapes that go back with the one before them, the last of a row first, and the gradients to begin with.
 pub(super) struct Deferred<B: GraphBackend> {
-    stage: Stage,
-    tape: Tape<B>,
+    tapes: Vec<(Stage, Tape<B>)>,
     gradients: PartGradients<B>,
 }
 
@@ -103,7 +102,7 @@ pub(super) struct BurnEngine<B: GraphBackend> {
     /// What the next tape goes on from, if it is joined to the last.
     pub(super) end: Option<RowEnd<B>>,
     /// The last stages of a graph that is gone back through with its first.
-    pub(super) deferred: Vec<Deferred<B>>,
+    pub(super) deferred: Option<Deferred<B>>,
     /// Tokens of the tapes that were recorded in the forward half.
     pub(super) taped_live: Vec<(Stage, Tracked<B>)>,
     pub(super) record: Record,
@@ -253,10 +252,10 @@ impl<B: GraphBackend> BurnEngine<B> {
         if live {
             self.stages[stage.index()].count_run();
         }
-        let row = match strategy {
-            TapeStrategy::Disabled => std::mem::take(&mut self.row),
+        let row = match (std::mem::take(&mut self.row), strategy) {
+            (row, TapeStrategy::Disabled) => row,
             // What lies between two balanced tapes of one graph would not be kept either, but run again.
-            TapeStrategy::Balanced => Row::default(),
+            (_, TapeStrategy::Balanced) => Row::default(),
         };
         let before = self.joined_to(stage, row, &input);
         let joined = before.is_some();
@@ -342,10 +341,7 @@ impl<B: GraphBackend> BurnEngine<B> {
             let (dtype, shape) = part.dtype_and_shape();
             !part.wanted() || size_of(dtype, &shape) >= WORTH_JOINING
         };
-        if !between.parts.iter().all(large) {
-            return None;
-        }
-        if end.stages.len() >= MOST_JOINED {
+        if end.stages.len() >= MOST_JOINED || !between.parts.iter().all(large) {
             return None;
         }
         let mine = &self.parameters[stage.index()];
@@ -487,21 +483,18 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
         if tape.joined {
             // The stage before comes next.
             let none = tape.inputs.iter().map(|_| None).collect();
-            self.deferred.push(Deferred { stage, tape, gradients: gradient });
+            let row =
+                self.deferred.get_or_insert_with(|| Deferred { tapes: Vec::new(), gradients: gradient });
+            row.tapes.push((stage, tape));
             return Ok(none);
         }
         let carried = match stage.number() {
             1 => std::mem::take(&mut self.carried),
             _ => tape.inputs.iter().map(|_| None).collect(),
         };
-        let mut gradients = gradient;
-        let mut tapes = Vec::with_capacity(self.deferred.len() + 1);
-        for (index, later) in std::mem::take(&mut self.deferred).into_iter().enumerate() {
-            if index == 0 {
-                gradients = later.gradients;
-            }
-            tapes.push((later.stage, later.tape));
-        }
+        let row = self.deferred.take();
+        let Deferred { mut tapes, gradients } =
+            row.unwrap_or_else(|| Deferred { tapes: Vec::new(), gradients: gradient });
         tapes.push((stage, tape));
         Ok(self.run_back(tapes, gradients, carried))
     }

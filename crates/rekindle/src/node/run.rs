@@ -211,7 +211,7 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
         left_out: false,
         row: Row::default(),
         end: None,
-        deferred: Vec::new(),
+        deferred: None,
         taped_live: Vec::new(),
         stages: setup.stages,
         parameters: ids,

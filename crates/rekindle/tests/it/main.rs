@@ -20,6 +20,7 @@ mod nn;
 mod places;
 mod plans;
 mod random;
+mod rows;
 mod sharing;
 mod tails;
 #[cfg(feature = "capture")]
