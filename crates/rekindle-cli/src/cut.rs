@@ -2,7 +2,7 @@
 
 use burn::tensor::{Int, Tensor};
 use rekindle::{Region, Staged};
-use rekindle_models::{Gpt, GptBatch};
+use rekindle_models::{Gpt, GptBatch, Trainable};
 
 /// What a stage is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

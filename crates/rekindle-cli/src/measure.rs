@@ -7,7 +7,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use rekindle::training::{Accumulation, clip_by_norm};
 use rekindle::{Bytes, Error, Nanos, Rule, Staged, TraceHandle, Under, memory, without_checkpointing};
-use rekindle_models::{ConfigError, Gpt, GptBatch, GptConfig};
+use rekindle_models::{Batch as _, ConfigError, Gpt, GptBatch, GptConfig};
 
 use crate::cut::Cut;
 use crate::strategy::Ready;

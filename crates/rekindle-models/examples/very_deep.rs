@@ -17,7 +17,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::{Budget, Bytes, Measuring, Planned, Planner, Rule, Staged, Under, without_checkpointing};
-use rekindle_models::{ImageBatch, ResNet, ResNetConfig};
+use rekindle_models::{ImageBatch, ResNet, ResNetConfig, Trainable};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();

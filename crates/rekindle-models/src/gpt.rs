@@ -1,5 +1,7 @@
 //! A GPT: learned positions, pre-norm blocks, dropout, a head of its own.
 
+use std::ops::Range;
+
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::attention::generate_autoregressive_mask;
@@ -10,9 +12,10 @@ use rekindle::nn::LinearCrossEntropy;
 use rekindle::training::Precision;
 use rekindle::{Error, Region, Rule, Staged, Under};
 
-use crate::ConfigError;
+use crate::accuracy::share_right;
 use crate::block::GptBlock;
 use crate::layers::{Layers, Linear, Norm};
+use crate::{Batch, ConfigError, Trainable};
 
 /// The size of a [`Gpt`].
 #[derive(Config, Debug)]
@@ -83,30 +86,19 @@ pub struct GptBatch {
     pub targets: Tensor<2, Int>,
 }
 
-impl GptBatch {
-    /// The batch in so many parts, as equal as they can be, the larger ones first; one for each sequence if there are
-    /// fewer.
-    ///
-    /// ```
-    /// use burn::tensor::{Device, Int, Tensor};
-    /// use rekindle_models::GptBatch;
-    ///
-    /// let tokens = Tensor::<2, Int>::zeros([5, 8], &Device::flex());
-    /// let parts = GptBatch { tokens: tokens.clone(), targets: tokens }.split(2);
-    /// let sequences: Vec<usize> = parts.iter().map(|part| part.tokens.dims()[0]).collect();
-    /// assert_eq!(sequences, [3, 2]);
-    /// ```
-    pub fn split(&self, parts: usize) -> Vec<Self> {
-        let [sequences, _] = self.tokens.dims();
-        let parts = parts.clamp(1, sequences.max(1));
-        let mut start = 0;
-        let part = |index: usize| {
-            let end = start + sequences / parts + usize::from(index < sequences % parts);
-            let rows = std::mem::replace(&mut start, end)..end;
-            let of = |tensor: &Tensor<2, Int>| tensor.clone().slice_dim(0, rows.clone());
-            Self { tokens: of(&self.tokens), targets: of(&self.targets) }
-        };
-        (0..parts).map(part).collect()
+impl Batch for GptBatch {
+    fn examples(&self) -> usize {
+        self.tokens.dims()[0]
+    }
+
+    fn slice(&self, examples: Range<usize>) -> Self {
+        let of = |tensor: &Tensor<2, Int>| tensor.clone().slice_dim(0, examples.clone());
+        Self { tokens: of(&self.tokens), targets: of(&self.targets) }
+    }
+
+    fn to_device(&self, device: &Device) -> Self {
+        let of = |tensor: &Tensor<2, Int>| Tensor::from_data(tensor.to_data(), device);
+        Self { tokens: of(&self.tokens), targets: of(&self.targets) }
     }
 }
 
@@ -204,40 +196,6 @@ impl Gpt {
     }
 }
 
-/// A [`Gpt`] cut into the parts of its blocks, so that a plan can recompute the attention alone, or keep what matrix
-/// products made and recompute the rest. Loss and gradients are those of the coarse cut, bit for bit; but Burn's dropout, in a
-/// model of Burn's modules, starts anew in every stage and drops other elements.
-#[derive(Clone, Copy, Debug)]
-pub struct FineGpt<'a>(&'a Gpt);
-
-impl Gpt {
-    /// The same model in finer stages.
-    pub fn fine(&self) -> FineGpt<'_> {
-        FineGpt(self)
-    }
-}
-
-impl Staged for FineGpt<'_> {
-    type Batch = GptBatch;
-    type Input = Tensor<2, Int>;
-    type Output = Tensor<1>;
-
-    fn stages(&self, batch: &GptBatch) -> (Region<Tensor<2, Int>, Tensor<1>>, Tensor<2, Int>) {
-        let Self(model) = self;
-        let mask = model.mask(batch.tokens.dims(), &batch.tokens.device());
-        let mut region = Region::new().stage("embedding", &model.embedding, GptEmbedding::forward);
-        for (index, block) in model.blocks.iter().enumerate() {
-            region = block.stages(region, &format!("block.{index}"), mask.clone());
-        }
-        let region = region.stage_with("head", &model.head, batch.targets.clone(), GptHead::loss);
-        (region, batch.tokens.clone())
-    }
-
-    fn name(&self) -> String {
-        "gpt".to_owned()
-    }
-}
-
 /// The whole of training: the embedding, each block, and the head with the loss.
 impl Staged for Gpt {
     type Batch = GptBatch;
@@ -248,5 +206,24 @@ impl Staged for Gpt {
         let body = self.body(&batch.tokens);
         let region = body.stage_with("head", &self.head, batch.targets.clone(), GptHead::loss);
         (region, batch.tokens.clone())
+    }
+}
+
+impl Trainable for Gpt {
+    /// The parts of the blocks, so that a plan can recompute the attention alone, or keep what matrix products made and
+    /// recompute the rest. Loss and gradients are those of the coarse cut, bit for bit; but Burn's dropout, in a model of
+    /// Burn's modules, starts anew in every stage and drops other elements.
+    fn fine_stages(&self, batch: &GptBatch) -> (Region<Tensor<2, Int>, Tensor<1>>, Tensor<2, Int>) {
+        let mask = self.mask(batch.tokens.dims(), &batch.tokens.device());
+        let mut region = Region::new().stage("embedding", &self.embedding, GptEmbedding::forward);
+        for (index, block) in self.blocks.iter().enumerate() {
+            region = block.stages(region, &format!("block.{index}"), mask.clone());
+        }
+        let region = region.stage_with("head", &self.head, batch.targets.clone(), GptHead::loss);
+        (region, batch.tokens.clone())
+    }
+
+    fn accuracy(&self, batch: &GptBatch) -> Result<f64, Error> {
+        Ok(share_right(self.forward(batch.tokens.clone(), Rule::StoreAll)?, batch.targets.clone()))
     }
 }

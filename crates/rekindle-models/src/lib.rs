@@ -18,16 +18,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod accuracy;
 mod block;
 mod config_error;
 mod conv_net;
 pub mod estimate;
 mod gpt;
+mod images;
 mod layers;
 mod resnet;
+mod trainable;
 
 pub use block::GptBlock;
 pub use config_error::ConfigError;
 pub use conv_net::{ConvBlock, ConvNet, ConvNetConfig};
-pub use gpt::{FineGpt, Gpt, GptBatch, GptConfig};
-pub use resnet::{Bottleneck, FineResNet, ImageBatch, ResNet, ResNetConfig, ResNetHead};
+pub use gpt::{Gpt, GptBatch, GptConfig};
+pub use images::ImageBatch;
+pub use resnet::{Bottleneck, ResNet, ResNetConfig, ResNetHead};
+pub use trainable::{Batch, Coupled, Fine, Trainable};

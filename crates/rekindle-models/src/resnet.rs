@@ -9,7 +9,8 @@ use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor};
 use rekindle::{Boundary, Error, Region, Staged, Under};
 
-use crate::ConfigError;
+use crate::accuracy::share_right;
+use crate::{ConfigError, ImageBatch, Trainable};
 
 /// The size of a [`ResNet`].
 #[derive(Config, Debug)]
@@ -87,15 +88,6 @@ pub struct ResNet {
     stem: Conv2d,
     blocks: Vec<Bottleneck>,
     head: ResNetHead,
-}
-
-/// Images and what they show.
-#[derive(Clone, Debug)]
-pub struct ImageBatch {
-    /// The images: batch, channels, height, width.
-    pub images: Tensor<4>,
-    /// The class of each.
-    pub classes: Tensor<1, Int>,
 }
 
 /// Three convolutions around a residual, the first of which makes the channels fewer and the last many again.
@@ -227,34 +219,22 @@ impl Staged for ResNet {
     }
 }
 
-/// A [`ResNet`] in stages of single convolutions.
-#[derive(Clone, Copy, Debug)]
-pub struct FineResNet<'a>(&'a ResNet);
-
-impl Staged for FineResNet<'_> {
-    type Batch = ImageBatch;
-    type Input = Tensor<4>;
-    type Output = Tensor<1>;
-
-    fn name(&self) -> String {
-        self.0.name()
-    }
-
-    fn stages(&self, batch: &ImageBatch) -> (Region<Tensor<4>, Tensor<1>>, Tensor<4>) {
-        let blocks = self.0.blocks.iter().enumerate();
-        let region = blocks.fold(self.0.behind_stem(), |region, (index, block)| {
+impl Trainable for ResNet {
+    /// Stages of single convolutions.
+    fn fine_stages(&self, batch: &ImageBatch) -> (Region<Tensor<4>, Tensor<1>>, Tensor<4>) {
+        let blocks = self.blocks.iter().enumerate();
+        let region = blocks.fold(self.behind_stem(), |region, (index, block)| {
             block.stages(region, &format!("block.{index}"))
         });
-        (self.0.with_head(region, batch), batch.images.clone())
+        (self.with_head(region, batch), batch.images.clone())
+    }
+
+    fn accuracy(&self, batch: &ImageBatch) -> Result<f64, Error> {
+        Ok(share_right(self.forward(batch.images.clone()), batch.classes.clone()))
     }
 }
 
 impl ResNet {
-    /// The same network, cut into single convolutions.
-    pub fn fine(&self) -> FineResNet<'_> {
-        FineResNet(self)
-    }
-
     fn behind_stem(&self) -> Region<Tensor<4>, Tensor<4>> {
         Region::new().stage("stem", &self.stem, |stem: &Conv2d, x: Tensor<4>| stem.forward(x))
     }

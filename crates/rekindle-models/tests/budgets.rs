@@ -9,7 +9,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::{Budget, Bytes, Error, Measuring, Planned, Planner, Rule, Staged, Under};
-use rekindle_models::{ConvNet, ConvNetConfig, Gpt, GptBatch, GptConfig};
+use rekindle_models::{ConvNet, ConvNetConfig, Gpt, GptBatch, GptConfig, Trainable};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();

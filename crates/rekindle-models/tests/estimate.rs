@@ -9,7 +9,7 @@ use rekindle_models::estimate::{
     Architecture, AttentionKind, EstimateError, Keeping, Parallel, Setting, State, Transformer, preset,
     presets,
 };
-use rekindle_models::{GptBatch, GptConfig};
+use rekindle_models::{GptBatch, GptConfig, Trainable};
 use rekindle_plan::{Plan, Policy, Profile, Rule};
 
 #[test]

@@ -9,7 +9,7 @@ use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
 use rekindle::{Budget, Error, Planner, Rule, Staged, Under, without_checkpointing};
 use rekindle_models::estimate::{Architecture, ResNet as Counted, ResNetKind};
-use rekindle_models::{ConfigError, ImageBatch, ResNet, ResNetConfig};
+use rekindle_models::{ConfigError, ImageBatch, ResNet, ResNetConfig, Trainable};
 
 /// Burn's random state is one per process.
 fn alone() -> MutexGuard<'static, ()> {
