@@ -22,6 +22,7 @@ mod accuracy;
 mod block;
 mod config_error;
 mod conv_net;
+pub mod data;
 pub mod estimate;
 mod gpt;
 mod images;

@@ -1,0 +1,14 @@
+//! What models learn from: examples that are drawn by chance, and made-up ones that can really be learned.
+
+use burn::tensor::Device;
+
+use crate::Batch;
+
+/// Examples of which any number can be drawn, the same ones from the same random numbers.
+pub trait Source {
+    /// What a model is given.
+    type Batch: Batch;
+
+    /// So many examples.
+    fn draw(&self, examples: usize, random: &mut fastrand::Rng, device: &Device) -> Self::Batch;
+}
