@@ -1,13 +1,13 @@
 //! `rekindle train --adaptive`: a plan for each step, as memory comes and goes.
 
 use rekindle::{Budget, Bytes, Places, Planned, Planner, memory};
-use rekindle_models::Gpt;
+use rekindle_models::Trainable;
 use rekindle_run::governor::{BackOff, Governing, Governor, Ladder, Rung, SystemMemory};
 
 use crate::amount::{Fraction, Target};
 use crate::cut::{Cut, Cutting};
 use crate::failure::Failure;
-use crate::measure::Batch;
+use crate::measure::Parts;
 use crate::planning::refused;
 use crate::report;
 use crate::strategy::Ready;
@@ -29,10 +29,10 @@ pub(crate) struct Adaptive {
 
 impl Adaptive {
     /// Measures the model once, and makes all plans.
-    pub(crate) fn start(
-        model: &Gpt,
+    pub(crate) fn start<M: Trainable>(
+        model: &M,
         cutting: Cutting,
-        batch: &Batch,
+        batch: &Parts<M::Batch>,
         margin: Fraction,
         places: &Places,
         most: Option<Target>,

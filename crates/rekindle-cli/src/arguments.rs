@@ -3,19 +3,17 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use rekindle::Policy;
 use rekindle::training::{LossScale, Precision};
-use rekindle::{Bytes, Policy, memory};
-use rekindle_models::GptConfig;
 use rekindle_plan::solvers::{ParseSolverError, Solver};
 
 use crate::amount::{Budget, Fraction, Target};
 use crate::cut::{Cut, Cutting};
 use crate::estimate::EstimateArguments;
-use crate::failure::Failure;
-use crate::measure::Recipe;
 use crate::places::PlaceArguments;
-use crate::report::counted;
+use crate::sample::SampleArguments;
 use crate::saving::SavingArguments;
+use crate::size::SizeArguments;
 use crate::strategy::Strategy;
 
 /// Gradient checkpointing for Burn: train with a fraction of the activations, with identical gradients.
@@ -27,6 +25,8 @@ use crate::strategy::Strategy;
 Examples:
   rekindle                                   train the default model and show what it saved
   rekindle train --data book.txt --steps 500
+  rekindle train --model llama --save model.safetensors
+  rekindle sample model.safetensors --prompt \"Once \"
   rekindle verify --strategy sqrt --json
   rekindle bench
   rekindle profile -o profile.json
@@ -46,6 +46,8 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Train a model, then compare with plain training: peak memory, time, gradients
     Train(TrainArguments),
+    /// Write on where a prompt ends, with the weights of a trained language model
+    Sample(SampleArguments),
     /// Compare the gradients of a strategy with those of plain training, bit for bit
     Verify(VerifyArguments),
     /// Run every strategy side by side on one model: peak, time, overhead, gradients
@@ -73,8 +75,6 @@ impl Default for Command {
 }
 
 #[derive(Debug, Parser)]
-#[command(mut_arg("layers", |layers| layers.default_value("8")))]
-#[command(mut_arg("batch", |batch| batch.default_value("8")))]
 #[command(after_help = "\
 Examples:
   rekindle train                                   a quarter of what plain training takes
@@ -85,6 +85,7 @@ Examples:
   rekindle train --adaptive --steps 5000           tighter when memory is short, faster when it is free
   rekindle train --steps 5000 --snapshots run1     and --resume after a crash
   rekindle train --policy selective                recompute attention alone
+  rekindle train --save model.safetensors          and `rekindle sample` writes on
   rekindle train --strategy every-2 --json > summary.json")]
 pub(crate) struct TrainArguments {
     /// What the activations may take: 64MiB, 30% of what plain training takes, auto (what is free) or smallest
@@ -129,9 +130,15 @@ pub(crate) struct TrainArguments {
     /// How many steps to train
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
-    /// The file to learn from, byte by byte [default: a text inside the command]
-    #[arg(long, value_name = "FILE")]
+    /// What to learn from: a text, read byte by byte [default: examples inside the command]
+    #[arg(long, value_name = "PATH")]
     pub(crate) data: Option<PathBuf>,
+    /// Begin with the weights of this file (safetensors)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) weights: Option<PathBuf>,
+    /// Write the weights to this file in the end (safetensors)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) save: Option<PathBuf>,
     /// What the loss is multiplied by before its backward: a power of two, or auto, which finds one for f16
     #[arg(long, default_value = "auto", value_name = "SCALE", value_parser = scaling)]
     pub(crate) loss_scale: Scaling,
@@ -146,7 +153,7 @@ pub(crate) struct TrainArguments {
     #[arg(long)]
     pub(crate) tui: bool,
     #[command(flatten)]
-    pub(crate) size: Size,
+    pub(crate) size: SizeArguments,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -182,7 +189,7 @@ pub(crate) struct VerifyArguments {
     #[command(flatten)]
     pub(crate) places: PlaceArguments,
     #[command(flatten)]
-    pub(crate) size: Size,
+    pub(crate) size: SizeArguments,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -225,15 +232,13 @@ pub(crate) struct BenchArguments {
     #[command(flatten)]
     pub(crate) places: PlaceArguments,
     #[command(flatten)]
-    pub(crate) size: Size,
+    pub(crate) size: SizeArguments,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
-#[command(mut_arg("layers", |layers| layers.default_value("8")))]
-#[command(mut_arg("batch", |batch| batch.default_value("8")))]
 #[command(after_help = "\
 Examples:
   rekindle profile -o profile.json
@@ -241,9 +246,6 @@ Examples:
   rekindle profile --trace --width 8192 --heads 64 --layers 80 --sequence 4096 --batch 1
   rekindle profile | head -30")]
 pub(crate) struct ProfileArguments {
-    /// Which model
-    #[arg(long, value_name = "NAME", default_value = "gpt", value_parser = ["gpt"])]
-    pub(crate) model: String,
     /// What a stage of a plan is: a block, or a part of one
     #[arg(long, value_enum, default_value = "parts", value_name = "CUT")]
     pub(crate) cut: Cut,
@@ -259,7 +261,7 @@ pub(crate) struct ProfileArguments {
     #[command(flatten)]
     pub(crate) places: PlaceArguments,
     #[command(flatten)]
-    pub(crate) size: Size,
+    pub(crate) size: SizeArguments,
     /// Write the profile to a file (rekindle.profile/1)
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
@@ -414,8 +416,6 @@ pub(crate) struct SimulateArguments {
 }
 
 #[derive(Debug, Args)]
-#[command(mut_arg("layers", |layers| layers.default_value("8")))]
-#[command(mut_arg("batch", |batch| batch.default_value("8")))]
 #[command(after_help = "\
 Examples:
   rekindle report --budget 25% -o report.html          measure, plan and run the default model
@@ -429,9 +429,6 @@ pub(crate) struct ReportArguments {
     /// The plan that belongs to the profile (rekindle.plan/1)
     #[arg(long, value_name = "FILE", requires = "file")]
     pub(crate) plan: Option<PathBuf>,
-    /// Which model to measure
-    #[arg(long, value_name = "NAME", default_value = "gpt", value_parser = ["gpt"], conflicts_with = "file")]
-    pub(crate) model: String,
     /// What a stage of a plan is: a block, a part of one, or whichever has the better plan
     #[arg(long, value_enum, default_value = "auto", value_name = "CUT", conflicts_with = "file")]
     pub(crate) cut: Cutting,
@@ -444,195 +441,11 @@ pub(crate) struct ReportArguments {
     #[command(flatten)]
     pub(crate) places: PlaceArguments,
     #[command(flatten)]
-    pub(crate) size: Size,
+    pub(crate) size: SizeArguments,
     /// Where the page goes
     #[arg(short, long, value_name = "FILE", default_value = "report.html")]
     pub(crate) output: PathBuf,
     /// Write each figure as an SVG file beside the page, for papers
     #[arg(long)]
     pub(crate) svg: bool,
-}
-
-/// The size of the model and of a step: the 24-block GPT that figures are given for, and a quicker one to train.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Size {
-    /// Transformer blocks
-    #[arg(long, default_value_t = 24, value_name = "N", help_heading = "Model")]
-    pub(crate) layers: usize,
-    /// Width of the residual stream
-    #[arg(long, default_value_t = 128, value_name = "N", help_heading = "Model")]
-    pub(crate) width: usize,
-    /// Attention heads; they divide the width
-    #[arg(long, default_value_t = 4, value_name = "N", help_heading = "Model")]
-    pub(crate) heads: usize,
-    /// Fraction of activations dropped
-    #[arg(
-        long,
-        default_value_t = 0.1,
-        value_name = "P",
-        allow_negative_numbers = true,
-        help_heading = "Model"
-    )]
-    pub(crate) dropout: f64,
-    /// Burn's modules alone, to compare with: they keep more and take more time
-    #[arg(long, help_heading = "Model")]
-    pub(crate) burn: bool,
-    /// Type of activations and checkpoints: f32, bf16 or f16; weights are f32
-    #[arg(long, default_value_t, value_name = "TYPE", help_heading = "Model")]
-    pub(crate) precision: Precision,
-    /// Sequences in a step
-    #[arg(long, default_value_t = 4, value_name = "N", help_heading = "Model")]
-    pub(crate) batch: usize,
-    /// Take the batch in so many parts, one after the other, and add up their gradients
-    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Model")]
-    pub(crate) micro_batches: usize,
-    /// Shorten all gradients together to this length
-    #[arg(long, value_name = "NORM", allow_negative_numbers = true, help_heading = "Model")]
-    pub(crate) clip_norm: Option<f64>,
-    /// Tokens in a sequence
-    #[arg(long, default_value_t = 128, value_name = "N", help_heading = "Model")]
-    pub(crate) sequence: usize,
-    /// What weights, batches and dropout are drawn from
-    #[arg(long, default_value_t = 1, value_name = "N", help_heading = "Model")]
-    pub(crate) seed: u64,
-}
-
-/// Bytes are the tokens.
-const VOCABULARY: usize = 256;
-
-impl Size {
-    /// The model's configuration, on a machine as large as it takes.
-    pub(crate) fn unbuilt(&self, strategies: &[Strategy]) -> Result<GptConfig, Failure> {
-        let refuse = |what: String, hint: &str| Err(Failure::request(anyhow::Error::msg(what), hint));
-        let counts = [
-            ("layers", self.layers),
-            ("width", self.width),
-            ("heads", self.heads),
-            ("batch", self.batch),
-            ("sequence", self.sequence),
-        ];
-        // Far beyond any machine this runs on, and far below where a product of two overflows.
-        let largest = 1 << 24;
-        for (name, count) in counts {
-            if !(1..=largest).contains(&count) {
-                let what = format!("--{name} is {count}, expected 1 to {largest}");
-                return refuse(what, "give a count in that range");
-            }
-        }
-        if !self.width.is_multiple_of(self.heads) {
-            let what = format!("--heads is {}, which does not divide --width {}", self.heads, self.width);
-            return refuse(what, "choose a number of heads that divides the width");
-        }
-        if !(0.0..1.0).contains(&self.dropout) {
-            let what = format!("--dropout is {}, expected 0 or more and less than 1", self.dropout);
-            return refuse(what, "0.1 is usual, 0 turns dropout off");
-        }
-        let micro = self.micro_batches;
-        if micro == 0 || !self.batch.is_multiple_of(micro) {
-            let what = format!("--micro-batches is {micro}, which does not divide --batch {}", self.batch);
-            return refuse(
-                what,
-                "give a number of parts that divides the batch: a plan is for parts of one size",
-            );
-        }
-        if let Some(norm) = self.clip_norm.filter(|norm| !(norm.is_finite() && *norm > 0.0)) {
-            let what = format!("--clip-norm is {norm}, expected a number above 0");
-            return refuse(what, "1 is usual; leave it out to clip nothing");
-        }
-        if self.burn && self.precision != Precision::F32 {
-            let what = format!(
-                "--precision is {}, but Burn's modules do not mix types with weights of f32",
-                self.precision
-            );
-            return refuse(what, "leave --precision or --burn out");
-        }
-        for strategy in strategies {
-            if let Strategy::Rule(rule) = strategy
-                && let Err(error) = rule.actions(self.stages())
-            {
-                return Err(Failure::request(error, "choose another strategy, or fewer --layers"));
-            }
-        }
-        let config = GptConfig::new(VOCABULARY, self.width, self.heads, self.layers, self.sequence);
-        Ok(config.with_dropout(self.dropout).with_burn(self.burn).with_precision(self.precision))
-    }
-
-    /// The model's configuration, when this machine can hold it and train it with these strategies.
-    pub(crate) fn config(&self, strategies: &[Strategy]) -> Result<GptConfig, Failure> {
-        let config = self.unbuilt(strategies)?;
-        let (needed, free) = (self.least_bytes(), memory::free());
-        match free.filter(|free| u128::from(free.get()) < needed) {
-            None => Ok(config),
-            Some(free) => {
-                let needed = Bytes::new(u64::try_from(needed).unwrap_or(u64::MAX));
-                Err(Failure::request(
-                    anyhow::anyhow!("this model needs at least {needed}, but {free} of memory are available"),
-                    "make --width, --layers, --batch or --sequence smaller",
-                ))
-            }
-        }
-    }
-
-    /// What no strategy can do without: weights, gradients and two moments, the boundaries' smallest number, and with Burn's
-    /// modules one block's attention and the logits.
-    fn least_bytes(&self) -> u128 {
-        let [layers, width, heads, batch, sequence] =
-            [self.layers, self.width, self.heads, self.batch, self.sequence].map(|count| count as u128);
-        let vocabulary = VOCABULARY as u128;
-        let weights = layers * 12 * width * width + (2 * vocabulary + sequence) * width;
-        let of_burn = if self.burn { heads * sequence + vocabulary } else { 0 };
-        let activations = batch / (self.micro_batches.max(1) as u128) * sequence * (2 * width + of_burn);
-        let bytes = self.precision.dtype().size() as u128;
-        4 * 4 * weights + bytes * activations
-    }
-
-    /// The cut to plan. Burn's dropout starts anew in every stage and would draw other numbers in parts of blocks than in
-    /// blocks: gradients could not be compared with plain's.
-    pub(crate) fn cutting(&self, asked: Cutting) -> Result<Cutting, Failure> {
-        match asked {
-            _ if !self.burn || self.dropout == 0.0 => Ok(asked),
-            Cutting::Auto | Cutting::Blocks => Ok(Cutting::Blocks),
-            Cutting::Parts => Err(Failure::request(
-                anyhow::anyhow!(
-                    "--cut parts is given, but Burn's dropout draws other numbers in parts than in blocks"
-                ),
-                "leave --cut out, give --dropout 0, or leave --burn out",
-            )),
-        }
-    }
-
-    /// How its steps are taken.
-    pub(crate) fn recipe(&self) -> Recipe {
-        // Small gradients do not vanish under it, and none of a model at its start becomes infinite.
-        let scale = if self.precision == Precision::F16 { 1024.0 } else { 1.0 };
-        Recipe { seed: self.seed, scale, clip: self.clip_norm }
-    }
-
-    /// The embedding, the blocks, and the head with the loss.
-    pub(crate) fn stages(&self) -> usize {
-        self.layers.saturating_add(2)
-    }
-
-    /// What people read in a result.
-    pub(crate) fn describe(&self) -> String {
-        format!(
-            "gpt, {}, width {}, {}, batch {}{}, {}, dropout {}{}{}{}",
-            counted(self.layers, "block"),
-            self.width,
-            counted(self.heads, "head"),
-            self.batch,
-            match self.micro_batches {
-                1 => String::new(),
-                parts => format!(" in {parts} parts"),
-            },
-            counted(self.sequence, "token"),
-            self.dropout,
-            match self.precision {
-                Precision::F32 => String::new(),
-                narrow => format!(", {narrow}"),
-            },
-            self.clip_norm.map_or_else(String::new, |norm| format!(", clipped to {norm}")),
-            if self.burn { ", Burn's modules" } else { "" }
-        )
-    }
 }

@@ -3,20 +3,19 @@
 use std::time::Instant;
 
 use burn::tensor::Device;
-use rekindle::training::Precision;
 use rekindle::{Bytes, Measuring, Nanos, Places};
-use rekindle_models::Gpt;
 use serde::Serialize;
 
 use crate::arguments::BenchArguments;
-use crate::corpus::Corpus;
 use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Measured, Step, build, compare, measured, median, step};
+use crate::models::{Job, Kind, with_model};
 use crate::nodes;
 use crate::places::suffix;
 use crate::planning::{self, Knowledge, Planning};
 use crate::report;
+use crate::size::{For, Size};
 use crate::strategy::{Ready, Strategy};
 use crate::transfers::Transfers;
 
@@ -66,11 +65,11 @@ struct Row {
 }
 
 /// What is run in every round.
-struct Run {
+struct Run<M> {
     name: String,
     ready: Ready,
     /// A model of its own, and what its step is to come to.
-    other: Option<(Gpt, Step)>,
+    other: Option<(M, Step)>,
 }
 
 /// What the rounds of one strategy came to.
@@ -87,7 +86,8 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     if arguments.nodes {
         return nodes::run(arguments);
     }
-    let bench = bench(arguments)?;
+    let size = &arguments.size.size(For::Figures)?;
+    let bench = with_model(size, Benchmark { arguments, size })?;
     match arguments.json {
         true => report::show_json(&bench)?,
         false => show(&bench)?,
@@ -101,13 +101,25 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     }
 }
 
-fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
-    let size = &arguments.size;
-    let config = size.config(&arguments.strategies)?;
+struct Benchmark<'a> {
+    arguments: &'a BenchArguments,
+    size: &'a Size,
+}
+
+impl Job for Benchmark<'_> {
+    type Made = Bench;
+
+    fn run<K: Kind>(self, kind: &K) -> Result<Bench, Failure> {
+        bench(self.arguments, self.size, kind)
+    }
+}
+
+fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<Bench, Failure> {
+    Size::check_room(kind, &arguments.strategies)?;
     let cut = size.cutting(arguments.cut)?;
     let device = Device::flex().autodiff();
-    let model = build(&config, &device, size.seed)?;
-    let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
+    let model = build(kind, &device, size.seed)?;
+    let batch = kind.data(None)?.seeded(size.seed).batch(size, &device);
     let places = arguments.places.open()?;
     let mut strategies = vec![Strategy::Plain];
     let policies = arguments.policy.iter().cloned().map(Strategy::Policy).collect::<Vec<_>>();
@@ -122,9 +134,11 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
     step(&model, &batch, &Ready::Plain, size.recipe())?;
     let Measured { step: expected, peak, .. } = measured(&model, &batch, &Ready::Plain, size.recipe())?;
     let mut of_burn = None;
-    if strategies.contains(&Strategy::Burn) {
-        let model =
-            build(&config.clone().with_burn(true).with_precision(Precision::F32), &device, size.seed)?;
+    // Of models that are made of Burn's modules anyway there is no other.
+    let burns = kind.of_burns_modules();
+    strategies.retain(|strategy| *strategy != Strategy::Burn || burns.is_some());
+    if let Some(burns) = burns.filter(|_| strategies.contains(&Strategy::Burn)) {
+        let model = build(&burns, &device, size.seed)?;
         let expected = measured(&model, &batch, &Ready::Plain, size.recipe())?.step;
         of_burn = Some((model, expected));
     }
@@ -219,7 +233,7 @@ fn bench(arguments: &BenchArguments) -> Result<Bench, Failure> {
             }
         });
     Ok(Bench {
-        model: size.describe(),
+        model: size.describe(kind),
         rounds: arguments.rounds,
         planning_ns,
         noise: known.iter().map(|known| known.noise).fold(0.0, f64::max),

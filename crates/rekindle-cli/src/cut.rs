@@ -1,8 +1,8 @@
 //! How a model is cut into stages.
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::Tensor;
 use rekindle::{Region, Staged};
-use rekindle_models::{Gpt, GptBatch, Trainable};
+use rekindle_models::Trainable;
 
 /// What a stage is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -35,27 +35,36 @@ impl Cutting {
 }
 
 /// A model in stages of one kind or the other. Both give the same loss and gradients.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CutModel<'a> {
-    pub(crate) model: &'a Gpt,
+#[derive(Debug)]
+pub(crate) struct CutModel<'a, M> {
+    pub(crate) model: &'a M,
     pub(crate) cut: Cut,
 }
 
+// Models need not be.
+impl<M> Clone for CutModel<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for CutModel<'_, M> {}
+
 impl Cut {
-    pub(crate) fn of(self, model: &Gpt) -> CutModel<'_> {
+    pub(crate) fn of<M>(self, model: &M) -> CutModel<'_, M> {
         CutModel { model, cut: self }
     }
 }
 
-impl Staged for CutModel<'_> {
-    type Batch = GptBatch;
-    type Input = Tensor<2, Int>;
+impl<M: Trainable> Staged for CutModel<'_, M> {
+    type Batch = M::Batch;
+    type Input = M::Input;
     type Output = Tensor<1>;
 
-    fn stages(&self, batch: &GptBatch) -> (Region<Tensor<2, Int>, Tensor<1>>, Tensor<2, Int>) {
+    fn stages(&self, batch: &M::Batch) -> (Region<M::Input, Tensor<1>>, M::Input) {
         match self.cut {
             Cut::Blocks => self.model.stages(batch),
-            Cut::Parts => self.model.fine().stages(batch),
+            Cut::Parts => self.model.fine_stages(batch),
         }
     }
 

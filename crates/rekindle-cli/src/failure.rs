@@ -4,6 +4,8 @@ use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 
+use rekindle_models::weights::WeightsError;
+
 /// Why the command stops.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -64,6 +66,23 @@ impl From<rekindle::Error> for Failure {
 impl From<rekindle_models::ConfigError> for Failure {
     fn from(error: rekindle_models::ConfigError) -> Self {
         Self { error: error.into(), hint: None, request: true }
+    }
+}
+
+impl From<WeightsError> for Failure {
+    fn from(error: WeightsError) -> Self {
+        let hint = match &error {
+            WeightsError::Read { .. } => "check the path and that the file may be read",
+            WeightsError::Format { .. } => "copy or download the file again; nothing was taken from it",
+            WeightsError::NoConfig { .. } => {
+                "give a file that `rekindle train --save` wrote, or put the model's config.json beside it"
+            }
+            WeightsError::Write { .. } => "check the folder, its permissions and the room on the disk",
+            WeightsError::NoNames => "models that `rekindle train` builds have names; leave --save out",
+            _ => "give the flags of the model that the weights are of, such as --model, --layers and --width",
+        };
+        let request = !matches!(error, WeightsError::Write { .. });
+        Self { error: error.into(), hint: Some(hint.to_owned()), request }
     }
 }
 

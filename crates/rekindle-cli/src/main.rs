@@ -5,8 +5,8 @@ mod amount;
 mod arguments;
 mod bench;
 mod config;
-mod corpus;
 mod cut;
+mod data;
 mod deepspeed;
 mod estimate;
 mod explain;
@@ -15,6 +15,7 @@ mod files;
 mod frontier;
 mod graph;
 mod measure;
+mod models;
 mod nearest;
 mod nodes;
 mod page;
@@ -24,9 +25,11 @@ mod planning;
 mod profile;
 mod progress;
 mod report;
+mod sample;
 mod saving;
 mod screen;
 mod simulate;
+mod size;
 mod strategy;
 mod totals;
 mod train;
@@ -40,6 +43,7 @@ use rekindle::memory::{self, CountingAllocator};
 
 use crate::arguments::Command;
 use crate::failure::Failure;
+use crate::size::For;
 
 /// Peaks on the CPU backend are measured here.
 #[global_allocator]
@@ -71,22 +75,26 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Train(mut arguments) => {
             if let Some(file) = &arguments.deepspeed {
-                arguments.strategy = Some(deepspeed::strategy(file, arguments.size.stages())?);
+                let stages = arguments.size.size(For::Training)?.stages()?;
+                arguments.strategy = Some(deepspeed::strategy(file, stages)?);
             }
             train::run(&arguments)
         }
         Command::Verify(mut arguments) => {
             if let Some(file) = &arguments.deepspeed {
-                arguments.strategy = deepspeed::strategy(file, arguments.size.stages())?;
+                let stages = arguments.size.size(For::Figures)?.stages()?;
+                arguments.strategy = deepspeed::strategy(file, stages)?;
             }
             verify::run(&arguments)
         }
         Command::Bench(mut arguments) => {
             if let Some(file) = &arguments.deepspeed {
-                arguments.strategies.push(deepspeed::strategy(file, arguments.size.stages())?);
+                let stages = arguments.size.size(For::Figures)?.stages()?;
+                arguments.strategies.push(deepspeed::strategy(file, stages)?);
             }
             bench::run(&arguments)
         }
+        Command::Sample(arguments) => sample::run(&arguments),
         Command::Profile(arguments) => profile::run(&arguments),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),

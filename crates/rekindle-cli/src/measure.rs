@@ -7,9 +7,11 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use rekindle::training::{Accumulation, clip_by_norm};
 use rekindle::{Bytes, Error, Nanos, Rule, Staged, TraceHandle, Under, memory, without_checkpointing};
-use rekindle_models::{Batch as _, ConfigError, Gpt, GptBatch, GptConfig};
+use rekindle_models::{Batch, Coupled, Trainable};
 
 use crate::cut::Cut;
+use crate::failure::Failure;
+use crate::models::Kind;
 use crate::strategy::Ready;
 use crate::totals::parameter_bytes;
 
@@ -17,7 +19,7 @@ use crate::totals::parameter_bytes;
 ///
 /// Burn draws a parameter's values when it is first looked at; looking at all of them at once makes the weights the same
 /// for every strategy, whatever it looks at first.
-pub(crate) fn build(config: &GptConfig, device: &Device, seed: u64) -> Result<Gpt, ConfigError> {
+pub(crate) fn build<K: Kind>(kind: &K, device: &Device, seed: u64) -> Result<K::Model, Failure> {
     struct Look;
     impl ModuleVisitor for Look {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
@@ -25,24 +27,24 @@ pub(crate) fn build(config: &GptConfig, device: &Device, seed: u64) -> Result<Gp
         }
     }
     device.seed(seed);
-    let model = config.init(device)?;
+    let model = kind.build(device)?;
     model.visit(&mut Look);
     Ok(model)
 }
 
 /// A batch, in parts that run one after the other.
 #[derive(Clone, Debug)]
-pub(crate) struct Batch {
-    parts: Vec<GptBatch>,
+pub(crate) struct Parts<B> {
+    parts: Vec<B>,
 }
 
-impl Batch {
-    pub(crate) fn new(all: &GptBatch, parts: usize) -> Self {
+impl<B: Batch> Parts<B> {
+    pub(crate) fn new(all: &B, parts: usize) -> Self {
         Self { parts: all.split(parts) }
     }
 
     /// What a plan is made for: parts are of one size.
-    pub(crate) fn part(&self) -> &GptBatch {
+    pub(crate) fn part(&self) -> &B {
         &self.parts[0]
     }
 
@@ -51,13 +53,13 @@ impl Batch {
         Self { parts: self.parts[..1].to_vec() }
     }
 
-    pub(crate) fn parts(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.parts.len()
     }
 
     /// The sum of gradients that is held beside each part but the first.
-    pub(crate) fn held_bytes(&self, model: &Gpt) -> Bytes {
-        match self.parts() {
+    pub(crate) fn held_bytes(&self, model: &impl Module) -> Bytes {
+        match self.count() {
             1 => Bytes::ZERO,
             _ => parameter_bytes(model),
         }
@@ -92,14 +94,19 @@ pub(crate) struct Measured {
 }
 
 /// Runs one step from the recipe's seed.
-pub(crate) fn step(model: &Gpt, batch: &Batch, how: &Ready, recipe: Recipe) -> Result<Step, Error> {
+pub(crate) fn step<M: Trainable>(
+    model: &M,
+    batch: &Parts<M::Batch>,
+    how: &Ready,
+    recipe: Recipe,
+) -> Result<Step, Error> {
     step_traced(model, batch, how, recipe, None)
 }
 
 /// The same, writing down what a region does.
-pub(crate) fn step_traced(
-    model: &Gpt,
-    batch: &Batch,
+pub(crate) fn step_traced<M: Trainable>(
+    model: &M,
+    batch: &Parts<M::Batch>,
     how: &Ready,
     recipe: Recipe,
     trace: Option<&TraceHandle>,
@@ -112,30 +119,34 @@ pub(crate) fn step_traced(
         }
         _ => None,
     };
-    let under = |part: &GptBatch, under: Under<'_>, cut: Cut| {
-        let (region, tokens) = cut.of(model).stages(part);
+    let under = |part: &M::Batch, under: Under<'_>, cut: Cut| {
+        let (region, input) = cut.of(model).stages(part);
         let region = region.under(under);
         let region = match trace {
             Some(trace) => region.trace(trace),
             None => region,
         };
-        region.forward(tokens)
+        region.forward(input)
     };
+    // Where the loss of the whole is not the mean of its parts'.
+    let (coupled, whole) = match model.couple(&batch.parts)? {
+        Some(Coupled { parts, loss }) => (Some(parts), Some(loss)),
+        None => (None, None),
+    };
+    let parts = coupled.as_ref().unwrap_or(&batch.parts);
+    let count = if whole.is_some() { 1 } else { parts.len() };
     // The scale is a power of two: to multiply by both at once changes no digit.
-    let share = f64::from(recipe.scale) / batch.parts() as f64;
+    let share = f64::from(recipe.scale) / count as f64;
     let mut sum = Accumulation::new();
-    for part in &batch.parts {
-        let mut plain = |model: &Gpt, part: &GptBatch| {
-            without_checkpointing(|| sum.add(model, model.loss(part, Rule::StoreAll)?, share))
+    for part in parts {
+        let mut plain = |model: &M, part: &M::Batch| {
+            without_checkpointing(|| {
+                let (region, input) = model.stages(part);
+                sum.add(model, region.rule(Rule::StoreAll).forward(input)?, share)
+            })
         };
         match (how, &balanced) {
-            (Ready::Balanced, Some((model, device))) => {
-                let part = GptBatch {
-                    tokens: Tensor::from_data(part.tokens.to_data(), device),
-                    targets: Tensor::from_data(part.targets.to_data(), device),
-                };
-                plain(model, &part)?;
-            }
+            (Ready::Balanced, Some((model, device))) => plain(model, &part.to_device(device))?,
             (Ready::Plain | Ready::Balanced, _) => plain(model, part)?,
             (Ready::Rule(rule), _) => {
                 sum.add(model, under(part, (*rule).into(), Cut::Blocks)?, share)?;
@@ -146,8 +157,8 @@ pub(crate) fn step_traced(
         }
     }
     let sum = sum.finish()?;
-    let loss = if recipe.scale == 1.0 { sum.loss } else { sum.loss.div_scalar(recipe.scale) };
-    Ok(Step { loss, gradients: sum.gradients })
+    let unscaled = if recipe.scale == 1.0 { sum.loss } else { sum.loss.div_scalar(recipe.scale) };
+    Ok(Step { loss: whole.unwrap_or(unscaled), gradients: sum.gradients })
 }
 
 /// Gives every parameter the checkpointing strategy of a device.
@@ -163,7 +174,12 @@ impl ModuleMapper for WithStrategyOf<'_> {
 }
 
 /// Runs one step and measures it. What earlier steps left behind is swept out first.
-pub(crate) fn measured(model: &Gpt, batch: &Batch, how: &Ready, recipe: Recipe) -> Result<Measured, Error> {
+pub(crate) fn measured<M: Trainable>(
+    model: &M,
+    batch: &Parts<M::Batch>,
+    how: &Ready,
+    recipe: Recipe,
+) -> Result<Measured, Error> {
     rekindle::sweep();
     let before = memory::live().unwrap_or_default();
     memory::reset_peak();
@@ -229,7 +245,7 @@ impl Comparison {
 }
 
 /// Compares the gradients of all parameters of `model`, and the losses.
-pub(crate) fn compare(model: &Gpt, expected: &Step, found: &Step) -> Comparison {
+pub(crate) fn compare(model: &impl Module, expected: &Step, found: &Step) -> Comparison {
     struct Compare<'a> {
         expected: &'a GradientsParams,
         found: &'a GradientsParams,

@@ -15,6 +15,7 @@ use crate::arguments::BenchArguments;
 use crate::failure::Failure;
 use crate::measure::median;
 use crate::report;
+use crate::size::{For, Size};
 
 #[derive(Serialize)]
 struct Nodes {
@@ -40,13 +41,14 @@ type Step<'a> = Box<dyn Fn() -> Result<Gradients, Error> + 'a>;
 
 /// Runs the command.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
-    let size = &arguments.size;
-    size.config(&[])?;
+    let size = &arguments.size.size(For::Figures)?;
+    // Sizes that no model has are no node's either.
+    size.stages()?;
     let device = Device::flex().autodiff();
     device.seed(size.seed);
     rekindle::seed(size.seed);
     let mut rows = Vec::new();
-    for (node, ours, burns) in nodes(arguments, &device)? {
+    for (node, ours, burns) in nodes(size, &device)? {
         let bar = report::bar(u64::from(arguments.rounds), "measuring");
         bar.set_message(node.clone());
         // The first of each warms the machine up.
@@ -109,11 +111,7 @@ fn measured(step: &Step<'_>) -> Result<(Bytes, Nanos), Error> {
 }
 
 /// The sizes are the model's; those that make a node worth it are named beside it.
-fn nodes<'a>(
-    arguments: &BenchArguments,
-    device: &'a Device,
-) -> Result<Vec<(String, Step<'a>, Step<'a>)>, Failure> {
-    let size = &arguments.size;
+fn nodes<'a>(size: &Size, device: &'a Device) -> Result<Vec<(String, Step<'a>, Step<'a>)>, Failure> {
     let (batch, sequence, width, heads, prob) =
         (size.batch, size.sequence, size.width, size.heads, size.dropout);
     let depth = width / heads;

@@ -4,16 +4,17 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
 use rekindle::{Bytes, Nanos, Plan, Planned, Profile, TraceHandle, memory};
-use rekindle_models::Gpt;
+use rekindle_models::Trainable;
 use rekindle_plan::solvers::optimal;
 use rekindle_plan::{LiveKind, Request, Simulation};
 use rekindle_report::{Figure, Measured, MeasuredEvent, Report, ReportError, Totals};
 
 use crate::arguments::ReportArguments;
-use crate::corpus::Corpus;
 use crate::failure::Failure;
-use crate::measure::{Batch, Recipe, build, step, step_traced};
+use crate::measure::{Parts, Recipe, build, step, step_traced};
+use crate::models::{Job, Kind, with_model};
 use crate::planning::{self, Knowledge, Planning};
+use crate::size::{For, Size};
 use crate::strategy::{Ready, Strategy};
 use crate::totals::{Optimizer, parameter_bytes};
 use crate::transfers::Transfers;
@@ -35,17 +36,32 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             })?;
             write(arguments, planned.profile(), planned.plan(), None, None)
         }
-        (None, _) => of_a_run(arguments),
+        (None, _) => {
+            let size = &arguments.size.size(For::Training)?;
+            with_model(size, OfARun { arguments, size })
+        }
+    }
+}
+
+struct OfARun<'a> {
+    arguments: &'a ReportArguments,
+    size: &'a Size,
+}
+
+impl Job for OfARun<'_> {
+    type Made = ();
+
+    fn run<K: Kind>(self, kind: &K) -> Result<(), Failure> {
+        of_a_run(self.arguments, self.size, kind)
     }
 }
 
 /// Measures a model, plans it and takes a step.
-fn of_a_run(arguments: &ReportArguments) -> Result<(), Failure> {
-    let size = &arguments.size;
-    let config = size.config(&[])?;
+fn of_a_run<K: Kind>(arguments: &ReportArguments, size: &Size, kind: &K) -> Result<(), Failure> {
+    Size::check_room(kind, &[])?;
     let device = Device::flex().autodiff();
-    let model = build(&config, &device, size.seed)?;
-    let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
+    let model = build(kind, &device, size.seed)?;
+    let batch = kind.data(None)?.seeded(size.seed).batch(size, &device);
     let strategy = arguments.budget.map_or(Strategy::QUARTER, Strategy::Optimal);
     let cut = size.cutting(arguments.cut)?;
     let places = arguments.places.open()?;
@@ -68,7 +84,12 @@ fn of_a_run(arguments: &ReportArguments) -> Result<(), Failure> {
 }
 
 /// A step of a part of a batch, action by action. The step before it warms up.
-fn measured_step(model: &Gpt, batch: &Batch, ready: &Ready, recipe: Recipe) -> Result<Measured, Failure> {
+fn measured_step<M: Trainable>(
+    model: &M,
+    batch: &Parts<M::Batch>,
+    ready: &Ready,
+    recipe: Recipe,
+) -> Result<Measured, Failure> {
     step(model, batch, ready, recipe)?;
     rekindle::sweep();
     let trace = TraceHandle::new();

@@ -6,7 +6,7 @@ use std::time::Instant;
 use rekindle::{
     Budget, Bytes, Measuring, Nanos, Places, Planned, Planner, Policy, PolicyError, Profile, Staged,
 };
-use rekindle_models::{Gpt, GptBatch};
+use rekindle_models::Trainable;
 
 use crate::amount::Fraction;
 use crate::cut::{Cut, CutModel, Cutting};
@@ -49,7 +49,11 @@ impl Knowledge {
 }
 
 /// Measures every stage of a model.
-pub(crate) fn measure(model: CutModel<'_>, batch: &GptBatch, measuring: Measuring) -> Result<Known, Failure> {
+pub(crate) fn measure<M: Trainable>(
+    model: CutModel<'_, M>,
+    batch: &M::Batch,
+    measuring: Measuring,
+) -> Result<Known, Failure> {
     let start = Instant::now();
     let bar = report::spinner("measuring the stages");
     let found = rekindle::measure(&model, batch, measuring, &mut |stage, name| {
@@ -84,11 +88,11 @@ pub(crate) struct Planning<'a> {
 ///
 /// Of several cuts the one whose plan is the faster is taken. Parts of blocks take longer than the blocks they are parts of,
 /// because every stage is a graph of its own; their measured times say by how much.
-pub(crate) fn ready(
+pub(crate) fn ready<M: Trainable>(
     strategy: &Strategy,
-    model: &Gpt,
+    model: &M,
     cutting: Cutting,
-    batch: &GptBatch,
+    batch: &M::Batch,
     known: &mut Knowledge,
     planning: Planning<'_>,
 ) -> Result<Ready, Failure> {
@@ -168,11 +172,11 @@ pub(crate) fn ready(
 }
 
 /// The plan that a policy says.
-fn under_policy(
+fn under_policy<M: Trainable>(
     policy: &Policy,
     cut: Cut,
-    model: &Gpt,
-    batch: &GptBatch,
+    model: &M,
+    batch: &M::Batch,
     known: &mut Knowledge,
     planning: Planning<'_>,
 ) -> Result<Ready, Failure> {
@@ -191,10 +195,10 @@ fn under_policy(
 }
 
 /// Plans one cut of a model.
-fn plan(
+fn plan<M: Trainable>(
     budget: Budget,
-    model: CutModel<'_>,
-    batch: &GptBatch,
+    model: CutModel<'_, M>,
+    batch: &M::Batch,
     known: Option<&Known>,
     planning: Planning<'_>,
 ) -> Result<Planned, Failure> {
@@ -223,7 +227,7 @@ fn plan(
 }
 
 /// The cut that has so many stages.
-fn cut_of(stages: usize, model: &Gpt, batch: &GptBatch) -> Cut {
+fn cut_of<M: Trainable>(stages: usize, model: &M, batch: &M::Batch) -> Cut {
     let (region, input) = Cut::Blocks.of(model).stages(batch);
     match stages == region.describe(&input).stages.len() {
         true => Cut::Blocks,
@@ -232,11 +236,11 @@ fn cut_of(stages: usize, model: &Gpt, batch: &GptBatch) -> Cut {
 }
 
 /// A plan from a file, checked against the model.
-pub(crate) fn from_file(
+pub(crate) fn from_file<M: Trainable>(
     path: &Path,
     profile: Option<&Path>,
-    model: &Gpt,
-    batch: &GptBatch,
+    model: &M,
+    batch: &M::Batch,
     places: &Places,
 ) -> Result<Ready, Failure> {
     let describe = |cut: Cut| {
@@ -266,11 +270,11 @@ pub(crate) fn from_file(
 }
 
 /// Refuses a profile whose stages are not those of the model, as far as sizes tell.
-fn check_profile(
+fn check_profile<M: Trainable>(
     profile: &Profile,
     device: &str,
-    model: CutModel<'_>,
-    batch: &GptBatch,
+    model: CutModel<'_, M>,
+    batch: &M::Batch,
 ) -> Result<(), Failure> {
     let own = measure(model, batch, Measuring { runs: 1, options: false })?.profile;
     let refuse = |what: String, found: String, expected: String| {

@@ -2,15 +2,16 @@
 
 use std::time::Instant;
 
-use burn::tensor::{Device, Int, IntDType, Tensor};
+use burn::tensor::Device;
+use clap::ValueEnum;
 use rekindle::{DeviceModel, Measuring, Nanos, Profile, Staged, trace_model};
-use rekindle_models::GptBatch;
 use rekindle_plan::StageProfile;
 
 use crate::arguments::ProfileArguments;
-use crate::corpus::Corpus;
 use crate::failure::Failure;
 use crate::measure::build;
+use crate::models::{Job, Kind, with_model};
+use crate::size::{For, Size};
 use crate::{files, planning, report};
 
 /// Runs the command.
@@ -18,10 +19,8 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
     if let Some(path) = &arguments.output {
         files::check_writable(path)?;
     }
-    let (profile, how) = match arguments.trace {
-        true => traced(arguments)?,
-        false => measured(arguments)?,
-    };
+    let size = &arguments.size.size(For::Training)?;
+    let Profiled { profile, how, model } = with_model(size, Profiling { arguments, size })?;
     let places = arguments.places.open()?;
     let profile = match places.is_empty() {
         true => profile,
@@ -33,17 +32,43 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
     }
     match arguments.json {
         true => report::show(&profile.to_json()),
-        false => show(&profile, &arguments.size.describe(), &how),
+        false => show(&profile, &model, &how),
+    }
+}
+
+struct Profiling<'a> {
+    arguments: &'a ProfileArguments,
+    size: &'a Size,
+}
+
+struct Profiled {
+    profile: Profile,
+    /// How that went.
+    how: String,
+    /// What it is of.
+    model: String,
+}
+
+impl Job for Profiling<'_> {
+    type Made = Profiled;
+
+    fn run<K: Kind>(self, kind: &K) -> Result<Profiled, Failure> {
+        let of = if self.arguments.trace { traced } else { measured };
+        let (profile, how) = of(self.arguments, self.size, kind)?;
+        Ok(Profiled { profile, how, model: self.size.describe(kind) })
     }
 }
 
 /// The stages, run here, and how that went.
-fn measured(arguments: &ProfileArguments) -> Result<(Profile, String), Failure> {
-    let size = &arguments.size;
-    let config = size.config(&[])?;
+fn measured<K: Kind>(
+    arguments: &ProfileArguments,
+    size: &Size,
+    kind: &K,
+) -> Result<(Profile, String), Failure> {
+    Size::check_room(kind, &[])?;
     let device = Device::flex().autodiff();
-    let model = build(&config, &device, size.seed)?;
-    let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
+    let model = build(kind, &device, size.seed)?;
+    let batch = kind.data(None)?.seeded(size.seed).batch(size, &device);
     let measuring = Measuring { runs: usize::from(arguments.runs), ..Measuring::default() };
     let known = planning::measure(arguments.cut.of(&model), batch.part(), measuring)?;
     let how = format!(
@@ -57,18 +82,18 @@ fn measured(arguments: &ProfileArguments) -> Result<(Profile, String), Failure> 
 }
 
 /// The stages, from what their operations would do. Nothing is run, and the model is never built.
-fn traced(arguments: &ProfileArguments) -> Result<(Profile, String), Failure> {
-    let size = &arguments.size;
-    let config = size.unbuilt(&[])?;
+fn traced<K: Kind>(
+    arguments: &ProfileArguments,
+    size: &Size,
+    kind: &K,
+) -> Result<(Profile, String), Failure> {
     let start = Instant::now();
     let waiting = report::spinner("tracing the stages");
     let here = DeviceModel::measure(&Device::flex());
-    let found = trace_model("gpt", &here, |device| {
-        let model = config.init(device)?;
-        // As the tokens of a run are; without a word on it they would be twice as wide.
-        let tokens = Tensor::<2, Int>::zeros([size.batch / size.micro_batches, size.sequence], device)
-            .cast(IntDType::I32);
-        let batch = GptBatch { tokens: tokens.clone(), targets: tokens };
+    let name = size.model.to_possible_value().map(|value| value.get_name().to_owned());
+    let found = trace_model(&name.unwrap_or_default(), &here, |device| {
+        let model = kind.build(device)?;
+        let batch = kind.blank(size.batch / size.micro_batches, device);
         Ok::<_, Failure>(arguments.cut.of(&model).stages(&batch))
     });
     waiting.finish_and_clear();

@@ -14,9 +14,24 @@ use crate::view::{Limit, View};
 /// Whoever watches a run.
 pub(crate) enum Progress {
     /// A line; nothing where there is no terminal.
-    Line { bar: ProgressBar, started: Instant, tokens_per_step: usize },
+    Line { bar: ProgressBar, started: Instant, rate: Rate },
     /// The live view.
     Live(Screen),
+}
+
+/// What a step works through.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rate {
+    /// Such as tokens.
+    pub(crate) units: &'static str,
+    pub(crate) per_step: usize,
+}
+
+impl Rate {
+    /// How many a second, after so many steps.
+    pub(crate) fn after(self, steps: u64, seconds: f64) -> f64 {
+        steps as f64 * self.per_step as f64 / seconds.max(f64::MIN_POSITIVE)
+    }
 }
 
 /// Refuses what cannot be shown, before anything is built.
@@ -32,19 +47,20 @@ impl Progress {
     /// to be measured.
     pub(crate) fn start(
         arguments: &TrainArguments,
+        model: String,
+        rate: Rate,
         strategy: String,
         limit: impl FnOnce() -> Result<Limit, Failure>,
     ) -> Result<Self, Failure> {
-        let tokens_per_step = arguments.size.batch * arguments.size.sequence;
         if !arguments.tui {
             let bar = report::bar(u64::from(arguments.steps), "training");
-            return Ok(Self::Line { bar, started: Instant::now(), tokens_per_step });
+            return Ok(Self::Line { bar, started: Instant::now(), rate });
         }
         Ok(Self::Live(Screen::open(View {
-            model: arguments.size.describe(),
+            model,
             strategy,
             steps: arguments.steps,
-            tokens_per_step,
+            rate,
             limit: Some(limit()?),
             ..View::default()
         })?))
@@ -68,12 +84,12 @@ impl Progress {
     pub(crate) fn ran(&self, loss: f32) -> bool {
         match self {
             Self::Live(screen) => screen.ran(loss),
-            Self::Line { bar, started, tokens_per_step } => {
+            Self::Line { bar, started, rate } => {
                 bar.inc(1);
-                let tokens = bar.position() as f64 * *tokens_per_step as f64;
                 bar.set_message(format!(
-                    "loss {loss:.3}, {:.0} tokens/s, {} live",
-                    tokens / started.elapsed().as_secs_f64(),
+                    "loss {loss:.3}, {:.0} {}/s, {} live",
+                    rate.after(bar.position(), started.elapsed().as_secs_f64()),
+                    rate.units,
                     memory::live().unwrap_or_default()
                 ));
                 true

@@ -8,10 +8,10 @@ use burn::store::ModuleRecord;
 use burn::tensor::Bytes;
 use clap::Args;
 use rekindle::training::LossScale;
-use rekindle_models::Gpt;
+use rekindle_models::data::Source;
 use rekindle_run::snapshots::{Metadata, Section, Snapshot, SnapshotError, Snapshots};
 
-use crate::corpus::Corpus;
+use crate::data::Data;
 use crate::failure::Failure;
 
 /// When to write snapshots, and where.
@@ -44,12 +44,12 @@ pub(crate) struct Saving {
 }
 
 /// Where a run goes on.
-pub(crate) struct Resumed {
+pub(crate) struct Resumed<M, S> {
     /// Steps that are done.
     pub(crate) steps: u32,
-    pub(crate) model: Gpt,
+    pub(crate) model: M,
     pub(crate) optimizer: ModuleOptimizer,
-    pub(crate) corpus: Corpus,
+    pub(crate) data: Data<S>,
     pub(crate) scale: LossScale,
 }
 
@@ -75,13 +75,13 @@ impl Saving {
     }
 
     /// Goes on from the newest whole snapshot. One of another run is refused; what is damaged is left alone, with a word.
-    pub(crate) fn resume(
+    pub(crate) fn resume<M: Module, S: Source>(
         &mut self,
-        model: Gpt,
+        model: M,
         optimizer: ModuleOptimizer,
-        corpus: Corpus,
+        data: Data<S>,
         scale: LossScale,
-    ) -> Result<Resumed, Failure> {
+    ) -> Result<Resumed<M, S>, Failure> {
         let latest = self.snapshots.latest().map_err(refused)?;
         for unusable in &latest.skipped {
             eprintln!("{unusable}");
@@ -112,7 +112,7 @@ impl Saving {
             Some(text) => serde_json::from_slice(text).map_err(|error| words(&error))?,
             None => scale,
         };
-        Ok(Resumed { steps, model, optimizer, corpus: corpus.at(u64::from_le_bytes(batches)), scale })
+        Ok(Resumed { steps, model, optimizer, data: data.at(u64::from_le_bytes(batches)), scale })
     }
 
     fn check(&self, snapshot: &Snapshot) -> Result<(), Failure> {
@@ -137,12 +137,12 @@ impl Saving {
     }
 
     /// Writes one. The older ones stay until it is safe on the disk.
-    pub(crate) fn write(
+    pub(crate) fn write<M: Module, S: Source>(
         &mut self,
         steps_done: u32,
-        model: &Gpt,
+        model: &M,
         optimizer: &ModuleOptimizer,
-        corpus: &Corpus,
+        data: &Data<S>,
         scale: &LossScale,
     ) -> Result<(), Failure> {
         let failed = |error: &dyn std::fmt::Display| {
@@ -153,7 +153,7 @@ impl Saving {
         };
         let weights = model.clone().into_record().into_bytes().map_err(|error| failed(&error))?;
         let state = optimizer.to_record().into_bytes().map_err(|error| failed(&error))?;
-        let batches = corpus.position().to_le_bytes();
+        let batches = data.position().to_le_bytes();
         let scale = serde_json::to_vec(scale).map_err(|error| failed(&error))?;
         let sections = [
             Section::new(WEIGHTS, &weights),

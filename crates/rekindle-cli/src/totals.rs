@@ -4,12 +4,12 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::AdamConfig;
 use burn::tensor::Tensor;
 use rekindle::{Bytes, Rule, memory};
-use rekindle_models::Gpt;
+use rekindle_models::Trainable;
 use serde::Serialize;
 
 use crate::amount::Target;
 use crate::failure::Failure;
-use crate::measure::{Batch, Recipe, step};
+use crate::measure::{Parts, Recipe, step};
 use crate::report;
 use crate::strategy::Ready;
 
@@ -29,7 +29,7 @@ pub(crate) struct Totals {
 }
 
 /// The size of a model's parameters.
-pub(crate) fn parameter_bytes(model: &Gpt) -> Bytes {
+pub(crate) fn parameter_bytes(model: &impl Module) -> Bytes {
     #[derive(Default)]
     struct Sizes(u64);
     impl ModuleVisitor for Sizes {
@@ -54,7 +54,11 @@ pub(crate) struct Optimizer {
 
 impl Optimizer {
     /// Takes one step on a copy of the model.
-    pub(crate) fn measure(model: &Gpt, batch: &Batch, recipe: Recipe) -> Result<Self, Failure> {
+    pub(crate) fn measure<M: Trainable>(
+        model: &M,
+        batch: &Parts<M::Batch>,
+        recipe: Recipe,
+    ) -> Result<Self, Failure> {
         let bar = report::spinner("measuring the optimizer");
         // The rule that needs little memory and little time.
         let gradients = step(model, batch, &Ready::Rule(Rule::EVERY_ONE), recipe)?.gradients;
@@ -77,10 +81,10 @@ impl Optimizer {
 /// the scratch memory of threads.
 ///
 /// Refused when the optimizer alone needs more than there is.
-pub(crate) fn held_by_training(
+pub(crate) fn held_by_training<M: Trainable>(
     target: Target,
-    model: &Gpt,
-    batch: &Batch,
+    model: &M,
+    batch: &Parts<M::Batch>,
     recipe: Recipe,
     empty: Bytes,
 ) -> Result<Bytes, Failure> {

@@ -6,20 +6,24 @@ use burn::optim::AdamConfig;
 use burn::tensor::Device;
 use rekindle::training::{LossScale, Precision, clip_by_norm};
 use rekindle::{Bytes, Fault, Measuring, Nanos, Plan, memory};
-use rekindle_models::Gpt;
+use rekindle_models::data::Source;
+use rekindle_models::{Batch, Trainable};
 use serde::Serialize;
 
 use crate::adaptive::Adaptive;
 use crate::amount::Target;
 use crate::arguments::{Scaling, TrainArguments};
-use crate::corpus::Corpus;
 use crate::cut::Cut;
+use crate::data::Data;
 use crate::failure::Failure;
-use crate::measure::{Batch, Comparison, Recipe, build, compare, measured, median, step};
+use crate::files;
+use crate::measure::{Comparison, Parts, Recipe, build, compare, measured, median, step};
+use crate::models::{Job, Kind, with_model};
 use crate::planning::{self, Knowledge, Known, Planning};
-use crate::progress::{self, Progress};
+use crate::progress::{self, Progress, Rate};
 use crate::report;
 use crate::saving::{Identity, Saving};
+use crate::size::{For, Size};
 use crate::strategy::{Ready, Strategy};
 use crate::totals::{Totals, held_by_training, parameter_bytes};
 use crate::transfers::Transfers;
@@ -35,7 +39,17 @@ struct Summary {
     steps: u32,
     first_loss: f32,
     last_loss: f32,
-    tokens_per_second: f64,
+    examples_per_second: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens_per_second: Option<f64>,
+    /// What people read of it: what is counted, such as tokens, and how many in a second.
+    #[serde(skip)]
+    units: &'static str,
+    #[serde(skip)]
+    pace: f64,
+    /// What was learned, told by examples that were held out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_out: Option<Learned>,
     peak_bytes: Bytes,
     plain_peak_bytes: Bytes,
     step_ns: Nanos,
@@ -86,6 +100,37 @@ struct Clipping {
     clipped_steps: u32,
 }
 
+/// How much of the examples that no batch had is right, from 0 to 1.
+#[derive(Serialize)]
+struct Learned {
+    examples: usize,
+    before: f64,
+    after: f64,
+}
+
+/// Examples that no batch has.
+struct HeldOut<B> {
+    batch: B,
+}
+
+impl<B: Batch> HeldOut<B> {
+    /// As many as four batches have, if some are held out.
+    fn look<S: Source<Batch = B>>(data: &Data<S>, size: &Size, device: &Device) -> Option<Self> {
+        let batch = data.held_out(size.batch.saturating_mul(4), &device.clone().inner())?;
+        Some(Self { batch })
+    }
+
+    /// What a model makes of them, a step's part at a time: it has not to hold more than when it is trained.
+    fn accuracy<M: Trainable<Batch = B>>(&self, model: &M, size: &Size) -> Result<f64, Failure> {
+        let parts = self.batch.split(4 * size.micro_batches);
+        let mut right = 0.0;
+        for part in &parts {
+            right += model.valid().accuracy(part)? * part.examples() as f64;
+        }
+        Ok(right / self.batch.examples().max(1) as f64)
+    }
+}
+
 /// What the simulator says of a step.
 #[derive(Serialize)]
 struct Prediction {
@@ -113,14 +158,16 @@ fn asked_for_nothing(arguments: &TrainArguments) -> bool {
 }
 
 /// What must be the same for a run to go on from a snapshot.
-fn identity(arguments: &TrainArguments, corpus: &Corpus) -> Identity {
-    let size = &arguments.size;
+fn identity(arguments: &TrainArguments, model: &str, seed: u64, data: &str) -> Identity {
     let mut identity = vec![
-        ("model", size.describe()),
-        ("seed", size.seed.to_string()),
+        ("model", model.to_owned()),
+        ("seed", seed.to_string()),
         ("learning rate", arguments.learning_rate.to_string()),
-        ("text", corpus.checksum()),
+        ("text", data.to_owned()),
     ];
+    if let Some(path) = &arguments.weights {
+        identity.push(("weights", path.display().to_string()));
+    }
     if let Scaling::Fixed(scale) = &arguments.loss_scale {
         identity.push(("loss scale", scale.scale().to_string()));
     }
@@ -130,9 +177,27 @@ fn identity(arguments: &TrainArguments, corpus: &Corpus) -> Identity {
 /// Runs the command.
 pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     progress::check(arguments)?;
-    let size = &arguments.size;
+    let size = &arguments.size.size(For::Training)?;
+    with_model(size, Training { arguments, size })
+}
+
+struct Training<'a> {
+    arguments: &'a TrainArguments,
+    size: &'a Size,
+}
+
+impl Job for Training<'_> {
+    type Made = ();
+
+    fn run<K: Kind>(self, kind: &K) -> Result<(), Failure> {
+        train(self.arguments, self.size, kind)
+    }
+}
+
+fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(), Failure> {
     let mut strategy = strategy(arguments);
-    let config = size.config(std::slice::from_ref(&strategy))?;
+    Size::check_room(kind, std::slice::from_ref(&strategy))?;
+    let described = size.describe(kind);
     let cut = size.cutting(arguments.cut)?;
     let rate = arguments.learning_rate;
     if !(rate.is_finite() && rate > 0.0) {
@@ -142,21 +207,28 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         ));
     }
     let places = arguments.places.open()?;
-    let mut corpus = Corpus::open(arguments.data.as_deref(), size.sequence, size.seed)?;
+    let mut data = kind.data(arguments.data.as_deref())?.seeded(size.seed);
     let device = Device::flex().autodiff();
     let empty = memory::live().unwrap_or_default();
-    let mut model = build(&config, &device, size.seed)?;
+    if let Some(path) = &arguments.save {
+        files::check_writable(path)?;
+    }
+    let mut model = build(kind, &device, size.seed)?;
+    if let Some(path) = &arguments.weights {
+        model = kind.load(path, model, &device)?;
+    }
     let mut optimizer = AdamConfig::new().init();
     let mut scale = arguments.loss_scale.of(size.precision);
     // Where nothing can overflow and nothing is asked for, gradients go to the optimizer as they are.
     let watched = size.precision != Precision::F32 || scale != LossScale::none();
 
-    let sample = corpus.clone().batch(size, &device);
-    let mut saving = Saving::open(&arguments.saving, identity(arguments, &corpus))?;
+    let sample = data.clone().batch(size, &device);
+    let mut saving =
+        Saving::open(&arguments.saving, identity(arguments, &described, size.seed, data.checksum()))?;
     let mut first = 0;
     if let (Some(saving), true) = (&mut saving, arguments.saving.resume) {
-        let resumed = saving.resume(model, optimizer, corpus, scale)?;
-        (first, model, optimizer, corpus) = (resumed.steps, resumed.model, resumed.optimizer, resumed.corpus);
+        let resumed = saving.resume(model, optimizer, data, scale)?;
+        (first, model, optimizer, data) = (resumed.steps, resumed.model, resumed.optimizer, resumed.data);
         scale = resumed.scale;
         if first >= arguments.steps {
             return Err(Failure::request(
@@ -216,7 +288,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             None => strategy.to_string(),
         },
     };
-    eprintln!("training {} with `{name}`", size.describe());
+    eprintln!("training {described} with `{name}`");
     if let Ready::Planned(planned, _) = &ready {
         let predicted = planned.plan().predicted;
         let over = predicted.step_ns.ratio(planned.profile().lower_bound()) - 1.0;
@@ -229,14 +301,17 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             report::signed_percent(over)
         );
     }
-    let mut progress =
-        Progress::start(arguments, name.clone(), || match ready.budget_bytes().map(with_sum) {
-            Some(bytes) => Ok(Limit { name: "the budget", bytes }),
-            None => {
-                let bytes = measured(&model, &sample, &Ready::Plain, size.recipe())?.peak;
-                Ok(Limit { name: "plain's peak", bytes })
-            }
-        })?;
+    let held_out = HeldOut::look(&data, size, &device);
+    let accuracy_before = held_out.as_ref().map(|held_out| held_out.accuracy(&model, size)).transpose()?;
+    let pace = Rate { units: K::UNITS, per_step: size.batch * kind.units() };
+    let limit = || match ready.budget_bytes().map(with_sum) {
+        Some(bytes) => Ok(Limit { name: "the budget", bytes }),
+        None => {
+            let bytes = measured(&model, &sample, &Ready::Plain, size.recipe())?.peak;
+            Ok(Limit { name: "plain's peak", bytes })
+        }
+    };
+    let mut progress = Progress::start(arguments, described.clone(), pace, name.clone(), limit)?;
     let start = Instant::now();
     let mut losses = Vec::with_capacity(arguments.steps as usize);
     let (mut last_norm, mut clips) = (None, 0);
@@ -248,7 +323,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
                 Err(failure) => {
                     // Nothing that was learnt is lost: the run can go on when there is memory again.
                     if let Some(saving) = &mut saving {
-                        saving.write(number, &model, &optimizer, &corpus, &scale)?;
+                        saving.write(number, &model, &optimizer, &data, &scale)?;
                     }
                     return Err(failure);
                 }
@@ -257,7 +332,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
             ready = next;
         }
         progress.begin();
-        let batch = corpus.batch(size, &device);
+        let batch = data.batch(size, &device);
         // A seed for each step: dropout must not repeat itself, and a run must be repeatable.
         let seed = size.seed.wrapping_add(u64::from(number));
         let recipe = Recipe { seed, scale: scale.scale(), clip: None };
@@ -310,7 +385,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         }
         let last = !go_on || number + 1 == arguments.steps;
         if let Some(saving) = saving.as_mut().filter(|saving| saving.is_due(number + 1, last)) {
-            match saving.write(number + 1, &model, &optimizer, &corpus, &scale) {
+            match saving.write(number + 1, &model, &optimizer, &data, &scale) {
                 // A full disk may have room again at the next one; the older ones are there.
                 Err(failure) if !last => progress.tell(&failure.to_string()),
                 written => written?,
@@ -322,31 +397,46 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     }
     let training_peak = progress.peak();
     progress.end(false);
+    if let Some(path) = &arguments.save {
+        kind.save(path, &model)?;
+        eprintln!("wrote {}", path.display());
+    }
     let seconds = start.elapsed().as_secs_f64();
     let steps = losses.len() as u32;
     if first + steps < arguments.steps {
         eprintln!("ended after {} of {} steps", first + steps, arguments.steps);
     }
-    let tokens = f64::from(steps) * (size.batch * size.sequence) as f64;
     let training_peak = training_peak.saturating_sub(empty);
     // What is gone with the optimizer was its own.
     let held = memory::live().unwrap_or_default();
     drop(optimizer);
     let optimizer_state = held.saturating_sub(memory::live().unwrap_or_default());
 
-    let batch = corpus.batch(size, &device);
+    let held_out = match held_out.zip(accuracy_before) {
+        Some((held_out, before)) => Some(Learned {
+            examples: held_out.batch.examples(),
+            before,
+            after: held_out.accuracy(&model, size)?,
+        }),
+        None => None,
+    };
+    let batch = data.batch(size, &device);
     let against = against_plain(&model, &batch, &ready, size.recipe())?;
     if matches!(ready, Ready::Rule(_)) {
         known.blocks = Some(planning::measure(Cut::Blocks.of(&model), batch.part(), Measuring::default())?);
     }
     let weights = parameter_bytes(&model);
     let summary = Summary {
-        model: size.describe(),
+        model: described,
         strategy: name,
         steps,
         first_loss: losses.first().copied().unwrap_or_default(),
         last_loss: median(&losses[losses.len().saturating_sub(5)..]).unwrap_or_default(),
-        tokens_per_second: tokens / seconds,
+        units: K::UNITS,
+        examples_per_second: f64::from(steps) * size.batch as f64 / seconds,
+        tokens_per_second: (K::UNITS == "tokens").then(|| pace.after(u64::from(steps), seconds)),
+        pace: pace.after(u64::from(steps), seconds),
+        held_out,
         peak_bytes: against.ours.0,
         plain_peak_bytes: against.plain.0,
         step_ns: against.ours.1,
@@ -354,7 +444,7 @@ pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
         overhead: against.overhead,
         gradients: against.gradients,
         budget_bytes: ready.budget_bytes().map(with_sum),
-        predicted: prediction(&ready, known.blocks.as_ref(), batch.parts() as u64, summed),
+        predicted: prediction(&ready, known.blocks.as_ref(), batch.count() as u64, summed),
         planning_ns: Some(known.took).filter(|took| *took > Nanos::ZERO),
         transfers: Transfers::measure(&model, &batch, &ready, size.recipe())?,
         precision: size.precision,
@@ -431,7 +521,12 @@ struct AgainstPlain {
 }
 
 /// Takes steps of the trained model in turns with plain training, from the same weights, batch and seed.
-fn against_plain(model: &Gpt, batch: &Batch, how: &Ready, recipe: Recipe) -> Result<AgainstPlain, Failure> {
+fn against_plain<M: Trainable>(
+    model: &M,
+    batch: &Parts<M::Batch>,
+    how: &Ready,
+    recipe: Recipe,
+) -> Result<AgainstPlain, Failure> {
     let bar = report::bar(2 * ROUNDS as u64, "comparing with plain training");
     let (mut ours, mut plain) = (Vec::new(), Vec::new());
     // Medians, too: a thread that works for the first time allocates scratch memory for good, whatever the plan.
@@ -460,9 +555,16 @@ fn against_plain(model: &Gpt, batch: &Batch, how: &Ready, recipe: Recipe) -> Res
 
 fn show(summary: &Summary) -> Result<(), Failure> {
     report::show(&format!(
-        "trained {} steps of {}\nloss {:.3} -> {:.3}, {:.0} tokens/s\n",
-        summary.steps, summary.model, summary.first_loss, summary.last_loss, summary.tokens_per_second
+        "trained {} steps of {}\nloss {:.3} -> {:.3}, {:.0} {}/s\n",
+        summary.steps, summary.model, summary.first_loss, summary.last_loss, summary.pace, summary.units
     ))?;
+    if let Some(Learned { examples, before, after }) = summary.held_out {
+        report::show(&format!(
+            "{:.1}% -> {:.1}% right on {examples} examples that were held out\n",
+            before * 100.0,
+            after * 100.0
+        ))?;
+    }
     if let Some(Scaled { scale, skipped_steps }) = &summary.scaling {
         report::show(&format!(
             "loss scale {scale} at the end, {} left out\n",

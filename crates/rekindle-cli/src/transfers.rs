@@ -3,11 +3,11 @@
 use std::fmt;
 
 use rekindle::{Bytes, Error, Nanos, Trace, TraceHandle};
-use rekindle_models::Gpt;
+use rekindle_models::Trainable;
 use rekindle_plan::Action;
 use serde::Serialize;
 
-use crate::measure::{Batch, Recipe, step_traced};
+use crate::measure::{Parts, Recipe, step_traced};
 use crate::report::counted;
 use crate::strategy::Ready;
 
@@ -37,9 +37,9 @@ impl Transfers {
     }
 
     /// Takes a step and looks; `None` for a strategy that moves nothing.
-    pub(crate) fn measure(
-        model: &Gpt,
-        batch: &Batch,
+    pub(crate) fn measure<M: Trainable>(
+        model: &M,
+        batch: &Parts<M::Batch>,
         how: &Ready,
         recipe: Recipe,
     ) -> Result<Option<Self>, Error> {

@@ -2,16 +2,19 @@
 
 use burn::optim::AdamConfig;
 use burn::tensor::Device;
-use rekindle_models::Gpt;
+use rekindle_models::Trainable;
+use rekindle_models::data::Source;
 use serde::Serialize;
 
-use crate::arguments::{Size, VerifyArguments};
-use crate::corpus::Corpus;
+use crate::arguments::VerifyArguments;
+use crate::data::Data;
 use crate::failure::Failure;
 use crate::measure::{Comparison, Recipe, build, compare, measured, median, step};
+use crate::models::{Job, Kind, with_model};
 use crate::places::suffix;
 use crate::planning::{self, Knowledge, Planning};
 use crate::report;
+use crate::size::{For, Size};
 use crate::strategy::{Ready, Strategy};
 
 #[derive(Serialize)]
@@ -41,16 +44,34 @@ struct Training {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
-    let size = &arguments.size;
+    let size = &arguments.size.size(For::Figures)?;
+    with_model(size, Verify { arguments, size })
+}
+
+struct Verify<'a> {
+    arguments: &'a VerifyArguments,
+    size: &'a Size,
+}
+
+impl Job for Verify<'_> {
+    type Made = ();
+
+    fn run<K: Kind>(self, kind: &K) -> Result<(), Failure> {
+        verify(self.arguments, self.size, kind)
+    }
+}
+
+fn verify<K: Kind>(arguments: &VerifyArguments, size: &Size, kind: &K) -> Result<(), Failure> {
     let strategy = &match &arguments.policy {
         Some(policy) => Strategy::Policy(policy.clone()),
         None => arguments.strategy.clone(),
     };
-    let config = size.config(std::slice::from_ref(strategy))?;
+    Size::check_room(kind, std::slice::from_ref(strategy))?;
     let cut = size.cutting(arguments.cut)?;
     let device = Device::flex().autodiff();
-    let model = build(&config, &device, size.seed)?;
-    let batch = Corpus::open(None, size.sequence, size.seed)?.batch(size, &device);
+    let model = build(kind, &device, size.seed)?;
+    let data = kind.data(None)?.seeded(size.seed);
+    let batch = data.clone().batch(size, &device);
     let bar = report::bar(2, "verifying");
     let expected = step(&model, &batch, &Ready::Plain, size.recipe())?;
     bar.inc(1);
@@ -71,13 +92,13 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let training = match arguments.steps {
         0 => None,
         steps => {
-            let plain_loss = loss_after(steps, model.clone(), size, &Ready::Plain)?;
-            let loss = loss_after(steps, model, size, &ready)?;
+            let plain_loss = loss_after(steps, model.clone(), data.clone(), size, &Ready::Plain)?;
+            let loss = loss_after(steps, model, data, size, &ready)?;
             Some(Training { steps, plain_loss, loss, difference: loss / plain_loss - 1.0 })
         }
     };
     let verdict = Verdict {
-        model: size.describe(),
+        model: size.describe(kind),
         strategy: format!("{strategy}{}", suffix(&places)),
         seed: size.seed,
         lossy: ready.lossy_codecs(),
@@ -104,14 +125,19 @@ pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
 }
 
 /// Trains a model for some steps.
-fn loss_after(steps: u32, mut model: Gpt, size: &Size, how: &Ready) -> Result<f32, Failure> {
+fn loss_after<M: Trainable, S: Source<Batch = M::Batch>>(
+    steps: u32,
+    mut model: M,
+    mut data: Data<S>,
+    size: &Size,
+    how: &Ready,
+) -> Result<f32, Failure> {
     let device = Device::flex().autodiff();
-    let mut corpus = Corpus::open(None, size.sequence, size.seed)?;
     let mut optimizer = AdamConfig::new().init();
     let mut losses = Vec::with_capacity(steps as usize);
     let bar = report::bar(u64::from(steps), "training");
     for number in 0..steps {
-        let batch = corpus.batch(size, &device);
+        let batch = data.batch(size, &device);
         let recipe = Recipe { seed: size.seed.wrapping_add(u64::from(number)), ..size.recipe() };
         let done = measured(&model, &batch, how, recipe)?.step;
         losses.push(done.loss.into_scalar::<f32>());

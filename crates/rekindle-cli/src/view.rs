@@ -11,6 +11,8 @@ use ratatui::text::Line;
 use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, LineGauge, Sparkline};
 use rekindle::Bytes;
 
+use crate::progress::Rate;
+
 /// How many peaks are remembered: more than a terminal is wide.
 const PEAKS: usize = 1024;
 
@@ -29,7 +31,7 @@ pub(crate) struct View {
     /// The strategy's or the plan's name.
     pub(crate) strategy: String,
     pub(crate) steps: u32,
-    pub(crate) tokens_per_step: usize,
+    pub(crate) rate: Rate,
     pub(crate) limit: Option<Limit>,
     /// Filled by [`View::ran`].
     pub(crate) losses: Vec<f32>,
@@ -52,9 +54,8 @@ impl View {
         self.peaks.push_back(peak);
     }
 
-    fn tokens_per_second(&self) -> f64 {
-        let tokens = self.losses.len() as f64 * self.tokens_per_step as f64;
-        tokens / self.elapsed.as_secs_f64().max(f64::MIN_POSITIVE)
+    fn per_second(&self) -> f64 {
+        self.rate.after(self.losses.len() as u64, self.elapsed.as_secs_f64())
     }
 
     /// As long as the steps so far took, for those that are left.
@@ -185,7 +186,7 @@ fn draw_progress(frame: &mut Frame<'_>, view: &View, area: Rect) {
     let done = view.losses.len();
     let mut label = format!("step {done}/{}", view.steps);
     if done > 0 {
-        label += &format!(", {:.0} tokens/s", view.tokens_per_second());
+        label += &format!(", {:.0} {}/s", view.per_second(), view.rate.units);
     }
     if let Some(left) = view.time_left().filter(|_| done > 0) {
         label += &format!(", {} left", clock(left));
@@ -226,7 +227,7 @@ mod tests {
             model: "gpt, 8 blocks, width 128, 4 heads, batch 8, 128 tokens, dropout 0.1".to_owned(),
             strategy: "every-1".to_owned(),
             steps: 60,
-            tokens_per_step: 1024,
+            rate: Rate { units: "tokens", per_step: 1024 },
             limit: Some(Limit { name: "plain's peak", bytes: Bytes::mebibytes(120) }),
             now: Bytes::mebibytes(12),
             elapsed: Duration::from_millis(700) * done,

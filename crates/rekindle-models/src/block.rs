@@ -2,50 +2,73 @@
 
 use burn::module::Module;
 use burn::nn::{LayerNormConfig, LinearConfig};
+use burn::tensor::activation as burns;
 use burn::tensor::{Bool, Device, Tensor};
-use rekindle::activation::gelu;
+use rekindle::activation::{gelu, gelu_tanh, swiglu};
+use rekindle::nn::Rotary;
 use rekindle::{Attention as Attend, Boundary, Error, Region, tail};
 
 use crate::layers::{Drop, Layers, Linear, Norm};
+use crate::shape::{Activation, Norms, Positions};
 use crate::{ConfigError, GptConfig};
 
 /// Attention and a two-layer perceptron, each behind a norm and around a residual.
 #[derive(Module, Debug)]
 pub struct GptBlock {
-    projection: Projection,
+    pub(crate) projection: Projection,
     attention: Attention,
-    output: Output,
-    up: Up,
-    down: Down,
+    pub(crate) output: Output,
+    pub(crate) up: Up,
+    pub(crate) down: Down,
 }
 
 impl GptBlock {
     pub(crate) fn new(config: &GptConfig, device: &Device) -> Result<Self, ConfigError> {
-        let (width, heads) = (config.width, config.heads);
+        let (width, heads, key_heads) = (config.width, config.heads, config.key_heads());
         if heads == 0 || !width.is_multiple_of(heads) {
             return Err(ConfigError::Heads { width, heads });
         }
+        if key_heads == 0 || !heads.is_multiple_of(key_heads) {
+            return Err(ConfigError::KeyHeads { heads, key_heads });
+        }
+        let depth = width / heads;
+        let rotation = match config.positions {
+            Positions::Learned => None,
+            Positions::Rotary { .. } if !depth.is_multiple_of(2) => {
+                return Err(ConfigError::OddHeads { depth });
+            }
+            Positions::Rotary { base } => Some(base),
+        };
         let layers = Layers { burn: config.burn, device };
-        let linear = |from, to| layers.linear(&LinearConfig::new(from, to));
-        let norm = || layers.norm(&LayerNormConfig::new(width));
+        let linear = |from, to| layers.linear(&LinearConfig::new(from, to).with_bias(config.bias));
+        let norm = || match config.norms {
+            Norms::Layer => layers.norm(&LayerNormConfig::new(width).with_epsilon(config.epsilon)),
+            Norms::Rms => layers.rms_norm(width, config.epsilon),
+        };
         let output = |from| {
             Ok::<_, ConfigError>(Output {
                 linear: linear(from, width),
                 dropout: layers.dropout(config.dropout)?,
             })
         };
+        let hidden = config.hidden();
         Ok(Self {
             projection: Projection {
                 norm: norm(),
                 query: linear(width, width),
-                key: linear(width, width),
-                value: linear(width, width),
+                key: linear(width, key_heads * depth),
+                value: linear(width, key_heads * depth),
                 heads,
+                rotation,
             },
             attention: Attention { dropout: layers.dropout(config.dropout)? },
             output: output(width)?,
-            up: Up { norm: norm(), linear: linear(width, 4 * width) },
-            down: Down { output: output(4 * width)? },
+            up: Up {
+                norm: norm(),
+                linear: linear(width, hidden),
+                gate: (config.activation == Activation::SwiGlu).then(|| linear(width, hidden)),
+            },
+            down: Down { output: output(hidden)?, activation: config.activation },
         })
     }
 
@@ -54,7 +77,7 @@ impl GptBlock {
     /// # Errors
     /// When attention cannot run.
     pub fn forward(&self, x: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Result<Tensor<3>, Error> {
-        let projected = self.projection.forward(x);
+        let projected = self.projection.forward(x)?;
         let x = self.output.forward(self.attention.forward(projected, mask)?);
         let x = self.up.forward(x);
         // The backward of the last layer does not ask for what it makes.
@@ -101,34 +124,50 @@ struct Hidden {
     hidden: Tensor<3>,
 }
 
+/// The same inside of the perceptron.
+#[derive(Boundary)]
+struct Wide {
+    residual: Tensor<3>,
+    hidden: Tensor<3>,
+    /// What gates it, if something does.
+    gate: Option<Tensor<3>>,
+}
+
 /// Norm, queries, keys and values.
 #[derive(Module, Debug)]
-struct Projection {
-    norm: Norm,
-    query: Linear,
-    key: Linear,
-    value: Linear,
+pub(crate) struct Projection {
+    pub(crate) norm: Norm,
+    pub(crate) query: Linear,
+    pub(crate) key: Linear,
+    pub(crate) value: Linear,
     heads: usize,
+    /// The base of rotary positions.
+    rotation: Option<f64>,
 }
 
 impl Projection {
-    fn forward(&self, residual: Tensor<3>) -> Projected {
+    fn forward(&self, residual: Tensor<3>) -> Result<Projected, Error> {
         let [batch, sequence, width] = residual.dims();
         let depth = width / self.heads;
-        let by_head = |x: Tensor<3>| x.reshape([batch, sequence, self.heads, depth]).swap_dims(1, 2);
+        let by_head = |x: Tensor<3>| {
+            let heads = x.dims()[2] / depth;
+            x.reshape([batch, sequence, heads, depth]).swap_dims(1, 2)
+        };
         let x = self.norm.forward(residual.clone());
-        Projected {
-            residual,
-            query: by_head(self.query.forward(x.clone())),
-            key: by_head(self.key.forward(x.clone())),
-            value: by_head(self.value.forward(x)),
+        let [mut query, mut key] = [&self.query, &self.key].map(|linear| linear.forward(x.clone()));
+        if let Some(base) = self.rotation {
+            let rotary = Rotary::new(depth, sequence, base);
+            query = rotary.forward(query)?;
+            key = rotary.forward(key)?;
         }
+        let [query, key] = [query, key].map(by_head);
+        Ok(Projected { residual, query, key, value: by_head(self.value.forward(x)) })
     }
 }
 
 /// The part that holds every pair of positions, if attention is Burn's, and no weights.
 #[derive(Module, Debug)]
-struct Attention {
+pub(crate) struct Attention {
     dropout: Drop,
 }
 
@@ -142,6 +181,7 @@ impl Attention {
         let attended = match &self.dropout {
             Drop::Ours(dropout) => Attend::new().causal().dropout(dropout).forward(query, key, value)?,
             Drop::Burns(dropout) => {
+                let [key, value] = [key, value].map(|x| for_each_head(x, heads));
                 let scores = query.matmul(key.transpose()).div_scalar((depth as f32).sqrt());
                 let scores = match mask {
                     Some(mask) => {
@@ -157,10 +197,20 @@ impl Attention {
     }
 }
 
+/// Keys or values again for every query that shares them.
+fn for_each_head(x: Tensor<4>, heads: usize) -> Tensor<4> {
+    let [batch, groups, sequence, depth] = x.dims();
+    if groups == heads {
+        return x;
+    }
+    let each = x.unsqueeze_dim::<5>(2).expand([batch, groups, heads / groups, sequence, depth]);
+    each.reshape([batch, heads, sequence, depth])
+}
+
 /// Back onto the residual stream.
 #[derive(Module, Debug)]
-struct Output {
-    linear: Linear,
+pub(crate) struct Output {
+    pub(crate) linear: Linear,
     dropout: Drop,
 }
 
@@ -170,31 +220,40 @@ impl Output {
     }
 }
 
-/// Norm, and four times the width.
+/// Norm, and four times the width or so.
 #[derive(Module, Debug)]
-struct Up {
-    norm: Norm,
-    linear: Linear,
+pub(crate) struct Up {
+    pub(crate) norm: Norm,
+    pub(crate) linear: Linear,
+    pub(crate) gate: Option<Linear>,
 }
 
 impl Up {
-    fn forward(&self, residual: Tensor<3>) -> Hidden {
-        let hidden = self.linear.forward(self.norm.forward(residual.clone()));
-        Hidden { residual, hidden }
+    fn forward(&self, residual: Tensor<3>) -> Wide {
+        let x = self.norm.forward(residual.clone());
+        let gate = self.gate.as_ref().map(|gate| gate.forward(x.clone()));
+        Wide { residual, hidden: self.linear.forward(x), gate }
     }
 }
 
 /// Activation, and back to the width.
 #[derive(Module, Debug)]
-struct Down {
-    output: Output,
+pub(crate) struct Down {
+    pub(crate) output: Output,
+    #[module(skip)]
+    activation: Activation,
 }
 
 impl Down {
-    fn forward(&self, Hidden { residual, hidden }: Hidden) -> Tensor<3> {
-        let hidden = match &self.output.linear {
-            Linear::Ours(_) => gelu(hidden),
-            Linear::Burns(_) => burn::tensor::activation::gelu(hidden),
+    fn forward(&self, Wide { residual, hidden, gate }: Wide) -> Tensor<3> {
+        let ours = matches!(&self.output.linear, Linear::Ours(_));
+        let hidden = match (self.activation, gate, ours) {
+            (Activation::SwiGlu, Some(gate), true) => swiglu(gate, hidden),
+            (Activation::SwiGlu, Some(gate), false) => burns::silu(gate) * hidden,
+            (Activation::GeluTanh, _, true) => gelu_tanh(hidden),
+            (Activation::GeluTanh, _, false) => burns::gelu_approximate(hidden),
+            (Activation::Gelu | Activation::SwiGlu, _, true) => gelu(hidden),
+            (Activation::Gelu | Activation::SwiGlu, _, false) => burns::gelu(hidden),
         };
         self.output.forward(Hidden { residual, hidden })
     }
@@ -220,7 +279,7 @@ mod tests {
             burns.output = ours.output.linear.layer().clone();
             let x = Tensor::<3>::random([2, 6, 16], Distribution::Normal(0.0, 1.0), &device).require_grad();
             let mask = generate_autoregressive_mask(2, 6, &device);
-            let projected = ours.projection.forward(x.clone());
+            let projected = ours.projection.forward(x.clone()).unwrap();
             let hidden = ours.attention.forward(projected, burn.then(|| mask.clone())).unwrap();
             let found = ours.output.forward(hidden);
             let normed = ours.projection.norm.forward(x.clone());

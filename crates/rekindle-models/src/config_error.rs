@@ -12,6 +12,20 @@ pub enum ConfigError {
         /// The heads.
         heads: usize,
     },
+    /// Queries cannot share keys and values.
+    #[error("{key_heads} heads of keys and values do not divide {heads} heads; choose a number that does")]
+    KeyHeads {
+        /// The heads.
+        heads: usize,
+        /// Those of keys and values.
+        key_heads: usize,
+    },
+    /// Rotary positions turn pairs of elements.
+    #[error("a head has {depth} elements, expected an even number for rotary positions")]
+    OddHeads {
+        /// The elements of a head.
+        depth: usize,
+    },
     /// There is none of something there must be.
     #[error("the model has no {what}, expected at least 1")]
     Empty {

@@ -3,7 +3,7 @@
 use burn::module::Module;
 use burn::nn::{self, LayerNormConfig, LinearConfig};
 use burn::tensor::{Device, Tensor};
-use rekindle::nn::{layer_norm, linear};
+use rekindle::nn::{layer_norm, linear, rms_norm};
 use rekindle::{Dropout, DropoutConfig};
 
 use crate::ConfigError;
@@ -25,7 +25,13 @@ impl Layers<'_> {
     }
 
     pub(crate) fn norm(&self, config: &LayerNormConfig) -> Norm {
-        Norm { layer: config.init(self.device), epsilon: config.epsilon, burn: self.burn }
+        Norm { layer: config.init(self.device), epsilon: config.epsilon, burn: self.burn, centred: true }
+    }
+
+    /// A norm that takes no mean away and adds no bias.
+    pub(crate) fn rms_norm(&self, width: usize, epsilon: f64) -> Norm {
+        let config = LayerNormConfig::new(width).with_epsilon(epsilon).with_bias(false);
+        Norm { centred: false, ..self.norm(&config) }
     }
 
     pub(crate) fn dropout(&self, prob: f64) -> Result<Drop, ConfigError> {
@@ -45,7 +51,12 @@ pub(crate) enum Linear {
 }
 
 impl Linear {
-    #[cfg(test)]
+    pub(crate) fn layer_mut(&mut self) -> &mut nn::Linear {
+        match self {
+            Self::Ours(layer) | Self::Burns(layer) => layer,
+        }
+    }
+
     pub(crate) fn layer(&self) -> &nn::Linear {
         match self {
             Self::Ours(layer) | Self::Burns(layer) => layer,
@@ -66,14 +77,31 @@ pub(crate) struct Norm {
     /// The layer does not tell.
     epsilon: f64,
     burn: bool,
+    /// Whether the mean is taken away first.
+    centred: bool,
 }
 
 impl Norm {
+    pub(crate) fn layer_mut(&mut self) -> &mut nn::LayerNorm {
+        &mut self.layer
+    }
+
+    pub(crate) fn is_burns(&self) -> bool {
+        self.burn
+    }
+
     pub(crate) fn forward<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
-        let Self { layer, epsilon, burn } = self;
-        match burn {
-            true => layer.forward(x),
-            false => layer_norm(x, layer.gamma.val(), layer.beta.as_ref().map(|beta| beta.val()), *epsilon),
+        let Self { layer, epsilon, burn, centred } = self;
+        match (centred, burn) {
+            (true, true) => layer.forward(x),
+            (true, false) => {
+                layer_norm(x, layer.gamma.val(), layer.beta.as_ref().map(|beta| beta.val()), *epsilon)
+            }
+            (false, true) => {
+                let square = x.clone().powi_scalar(2).mean_dim(D - 1);
+                x / (square + *epsilon).sqrt() * layer.gamma.val().unsqueeze()
+            }
+            (false, false) => rms_norm(x, layer.gamma.val(), *epsilon),
         }
     }
 }

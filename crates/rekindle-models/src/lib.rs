@@ -28,7 +28,9 @@ mod gpt;
 mod images;
 mod layers;
 mod resnet;
+mod shape;
 mod trainable;
+pub mod weights;
 
 pub use block::GptBlock;
 pub use config_error::ConfigError;
@@ -36,4 +38,5 @@ pub use conv_net::{ConvBlock, ConvNet, ConvNetConfig};
 pub use gpt::{Gpt, GptBatch, GptConfig};
 pub use images::ImageBatch;
 pub use resnet::{Bottleneck, ResNet, ResNetConfig, ResNetHead};
+pub use shape::{Activation, Norms, Positions};
 pub use trainable::{Batch, Coupled, Fine, Trainable};

@@ -4,9 +4,11 @@
 //! same names compute, within rounding.
 
 mod gelu;
+mod gelu_tanh;
 mod softmax;
 mod swiglu;
 
 pub use gelu::gelu;
+pub use gelu_tanh::gelu_tanh;
 pub use softmax::{masked_softmax, softmax};
 pub use swiglu::swiglu;

@@ -130,6 +130,31 @@ pub enum Error {
         /// The shape that goes with the others.
         expected: Vec<usize>,
     },
+    /// A model was given something it is not made for.
+    #[error("the model was given {what}: found {found}, expected {expected}")]
+    ModelInput {
+        /// What it was given.
+        what: &'static str,
+        /// What that is like.
+        found: String,
+        /// What it should be like.
+        expected: String,
+    },
+    /// Rotary positions do not go with the tensor.
+    #[error(
+        "rotary positions: found {sequence} places and a width of {width}, expected {expected} places and whole heads of an \
+         even number of elements, here {depth}"
+    )]
+    Rotary {
+        /// Places in the tensor's sequences.
+        sequence: usize,
+        /// Places there are rotations for.
+        expected: usize,
+        /// The last dimension.
+        width: usize,
+        /// The elements of a head.
+        depth: usize,
+    },
     /// Tensors given to attention have different element types.
     #[error("attention was given keys or values of {found} and queries of {expected}; cast them to one type")]
     AttentionType {

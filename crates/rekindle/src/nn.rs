@@ -6,7 +6,9 @@
 mod linear;
 mod loss;
 mod norm;
+mod rotary;
 
 pub use linear::linear;
 pub use loss::LinearCrossEntropy;
 pub use norm::{layer_norm, rms_norm};
+pub use rotary::Rotary;

@@ -3,7 +3,7 @@
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Distribution, Shape, Tensor, TensorData, Tolerance, activation as burns};
 use rekindle::Region;
-use rekindle::activation::{gelu, softmax};
+use rekindle::activation::{gelu, gelu_tanh, softmax};
 
 use crate::common::*;
 
@@ -103,5 +103,22 @@ fn they_have_the_same_bits_under_every_plan() {
             let of_x = bytes(&x.grad(&all).unwrap());
             Ok((bytes(&y), of_x, gradients(&layers, all)))
         });
+    }
+}
+
+#[test]
+fn gelu_by_tanh_is_what_its_formula_says() {
+    let _alone = alone();
+    device().seed(4);
+    let formula = |x: Tensor<3>| {
+        let inner = (x.clone() + x.clone().powi_scalar(3) * 0.044_715) * (2.0 / std::f32::consts::PI).sqrt();
+        x * (inner.tanh() + 1.0) * 0.5
+    };
+    agree(normal([3, 40, 65]), gelu_tanh, formula);
+    // In an order of its own, and of a type without a kernel.
+    agree(normal([3, 40, 65]).swap_dims(0, 2), gelu_tanh, formula);
+    let wide = normal([2, 3, 4]).cast(DType::F64);
+    for (ours, theirs) in both(&wide, gelu_tanh).iter().zip(&both(&wide, formula)) {
+        ours.assert_approx_eq::<f64>(theirs, Tolerance::absolute(1e-7));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::MutexGuard;
 
 use burn::nn::{Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig, RmsNormConfig};
 use burn::tensor::{DType, Distribution, Int, Tensor, TensorData, Tolerance, activation::log_softmax};
-use rekindle::nn::{LinearCrossEntropy, layer_norm, linear, rms_norm};
+use rekindle::nn::{LinearCrossEntropy, Rotary, layer_norm, linear, rms_norm};
 use rekindle::{DropoutConfig, Error};
 
 use crate::common::*;
@@ -324,5 +324,61 @@ fn a_loss_that_cannot_be_is_refused() {
     for smoothing in [-0.1, 1.5, f32::NAN] {
         let error = refused(loss().smoothing(smoothing), [3, 5], 5, &[0, 1]);
         assert!(matches!(error, Error::LossSmoothing { .. }), "{error}");
+    }
+}
+
+/// Turns pairs that lie half a head apart, one element after the other.
+fn rotated(x: &[f32], [places, heads, depth]: [usize; 3], base: f64) -> Vec<f32> {
+    let mut y = vec![0.0; x.len()];
+    for (index, y) in y.iter_mut().enumerate() {
+        let (element, place) = (index % depth, index / (heads * depth) % places);
+        let half = depth / 2;
+        let pair = element % half;
+        let angle = place as f64 * base.powf(-2.0 * pair as f64 / depth as f64);
+        let first = index - element + pair;
+        let (a, b) = (f64::from(x[first]), f64::from(x[first + half]));
+        let turned = match element < half {
+            true => a * angle.cos() - b * angle.sin(),
+            false => b * angle.cos() + a * angle.sin(),
+        };
+        *y = turned as f32;
+    }
+    y
+}
+
+#[test]
+fn rotary_positions_turn_pairs_and_their_gradients_back() {
+    let _alone = seeded();
+    for [batch, places, heads, depth] in [[1, 1, 1, 2], [2, 5, 3, 8], [3, 70, 4, 32]] {
+        let rotary = Rotary::new(depth, places, 500.0);
+        let count = batch * places * heads * depth;
+        let x = normal([count], DType::F32).require_grad();
+        let y = rotary.forward(x.clone().reshape([batch, places, heads * depth])).unwrap();
+        let values: Vec<f32> = x.to_data().try_to_vec().unwrap();
+        let expected = TensorData::new(rotated(&values, [places, heads, depth], 500.0), y.shape());
+        y.to_data().assert_approx_eq::<f32>(&expected, Tolerance::absolute(1e-5));
+        // A rotation keeps lengths, so the gradient of half of the squared length is the input itself.
+        let gradients = (y.clone() * y.clone()).sum().mul_scalar(0.5).backward();
+        let found = x.grad(&gradients).unwrap();
+        found.to_data().assert_approx_eq::<f32>(&x.to_data(), Tolerance::absolute(1e-5));
+        // Without autodiff, and of a type that has no kernel.
+        let plain = rotary.forward(x.clone().inner().reshape([batch, places, heads * depth])).unwrap();
+        plain.into_data().assert_approx_eq::<f32>(&expected, Tolerance::absolute(1e-5));
+        let wide = x.clone().detach().cast(DType::F64).require_grad();
+        let y = rotary.forward(wide.clone().reshape([batch, places, heads * depth])).unwrap();
+        let gradients = (y.clone() * y).sum().mul_scalar(0.5).backward();
+        let found = wide.grad(&gradients).unwrap();
+        found.to_data().assert_approx_eq::<f64>(&wide.to_data(), Tolerance::absolute(1e-5));
+    }
+}
+
+#[test]
+fn rotary_positions_of_another_length_or_odd_heads_are_refused() {
+    let _alone = seeded();
+    let x = || normal([24], DType::F32).reshape([1, 4, 6]);
+    assert!(Rotary::new(2, 4, 1e4).forward(x()).is_ok());
+    for (depth, places) in [(2, 3), (2, 5), (3, 4), (4, 4), (0, 4)] {
+        let refused = Rotary::new(depth, places, 1e4).forward(x());
+        assert!(matches!(refused, Err(Error::Rotary { sequence: 4, width: 6, .. })), "{depth}, {places}");
     }
 }
