@@ -554,17 +554,21 @@ fn against_plain<M: Trainable>(
 }
 
 fn show(summary: &Summary) -> Result<(), Failure> {
+    let learned = summary.held_out.as_ref().map(|Learned { examples, before, after }| {
+        let percent = |part: f64| part * 100.0;
+        let (before, after) = (percent(*before), percent(*after));
+        format!("{before:.1}% -> {after:.1}% right on {examples} examples that were held out\n")
+    });
     report::show(&format!(
-        "trained {} steps of {}\nloss {:.3} -> {:.3}, {:.0} {}/s\n",
-        summary.steps, summary.model, summary.first_loss, summary.last_loss, summary.pace, summary.units
+        "trained {} steps of {}\nloss {:.3} -> {:.3}, {:.0} {}/s\n{}",
+        summary.steps,
+        summary.model,
+        summary.first_loss,
+        summary.last_loss,
+        summary.pace,
+        summary.units,
+        learned.unwrap_or_default()
     ))?;
-    if let Some(Learned { examples, before, after }) = summary.held_out {
-        report::show(&format!(
-            "{:.1}% -> {:.1}% right on {examples} examples that were held out\n",
-            before * 100.0,
-            after * 100.0
-        ))?;
-    }
     if let Some(Scaled { scale, skipped_steps }) = &summary.scaling {
         report::show(&format!(
             "loss scale {scale} at the end, {} left out\n",
