@@ -67,7 +67,7 @@ impl Step {
             self.row(strategy, &self.blocks, plan)
         };
         let within = |budget: Bytes| {
-            let request = Request { time_limit: Duration::from_secs(2), ..Request::new(budget) };
+            let request = Request { time_limit: Duration::from_secs(20), ..Request::new(budget) };
             self.row(strategy, self.finest(), optimal::solve(self.finest(), &request).ok()?)
         };
         match strategy {
