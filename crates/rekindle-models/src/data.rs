@@ -1,6 +1,10 @@
 //! What models learn from: examples that are drawn by chance, and made-up ones that can really be learned.
 
+mod captions;
+
 use burn::tensor::Device;
+
+pub use captions::Captions;
 
 use crate::Batch;
 
