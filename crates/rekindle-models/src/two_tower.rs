@@ -5,7 +5,7 @@ mod pairs;
 mod towers;
 
 use burn::config::Config;
-use burn::module::Module;
+use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Int, Tensor};
 use rekindle::training::{Accumulated, Accumulation};
 use rekindle::{Error, Region, Staged, Under};
@@ -315,6 +315,8 @@ impl Trainable for TwoTower {
         if parts.len() < 2 {
             return Ok(None);
         }
+        // A parameter that has no values yet shares its settings with its clones: it would be frozen with them.
+        self.visit(&mut Initialise);
         // With autodiff but nothing to train: no tape, and the kernels of the second pass.
         let free = self.clone().no_grad();
         let (mut images, mut texts) = (Vec::new(), Vec::new());
@@ -333,5 +335,14 @@ impl Trainable for TwoTower {
             PairBatch { known: Some(known), ..part.clone() }
         };
         Ok(Some(Coupled { parts: parts.iter().map(part).collect(), loss }))
+    }
+}
+
+/// Gives every parameter its values.
+struct Initialise;
+
+impl ModuleVisitor for Initialise {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let _ = param.val();
     }
 }

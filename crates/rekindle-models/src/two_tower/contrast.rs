@@ -68,6 +68,9 @@ impl Contrast {
 
     /// The loss of all pairs, and its gradient towards their embeddings and the scale.
     pub(super) fn look_back(&self, embedded: Embedded) -> Result<(Tensor<1>, PairGradient), Error> {
+        if !(embedded.images.is_autodiff() && embedded.texts.is_autodiff()) {
+            return Err(Error::Untracked);
+        }
         let leaf = |tensor: Tensor<2>| tensor.detach().require_grad();
         let Embedded { images, texts } = embedded;
         let all = Embedded { images: leaf(images), texts: leaf(texts) };
@@ -77,8 +80,7 @@ impl Contrast {
         let images = all.images.grad_remove(&mut gradients).ok_or(Error::Untracked)?;
         let texts = all.texts.grad_remove(&mut gradients).ok_or(Error::Untracked)?;
         let scale = log_scale.grad_remove(&mut gradients).ok_or(Error::Untracked)?;
-        let known =
-            PairGradient { images: images.autodiff(), texts: texts.autodiff(), scale: scale.autodiff() };
-        Ok((loss.without_autodiff(), known))
+        // Constants without autodiff go with every strategy of tapes.
+        Ok((loss.without_autodiff(), PairGradient { images, texts, scale }))
     }
 }

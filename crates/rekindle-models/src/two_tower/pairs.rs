@@ -37,9 +37,10 @@ impl PairBatch {
 }
 
 impl PairGradient {
-    /// As if nothing were known. Takes no memory.
+    /// As if nothing were known. Takes no memory, and there is some where there are no pairs: the model refuses those.
     pub(super) fn nothing([pairs, width]: [usize; 2], device: &Device) -> Self {
-        let zeros = Tensor::<2>::zeros([1, 1], device).expand([pairs, width]);
+        let device = &device.clone().without_autodiff();
+        let zeros = Tensor::<2>::zeros([1, 1], device).expand([pairs.max(1), width]);
         Self { images: zeros.clone(), texts: zeros, scale: Tensor::zeros([1], device) }
     }
 

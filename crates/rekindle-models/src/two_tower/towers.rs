@@ -1,13 +1,19 @@
 //! Where the towers begin and end: patches and tokens, and what they come to.
 
 use burn::module::Module;
-use burn::nn::{Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig};
-use burn::tensor::{Int, Tensor};
+use burn::nn::{Embedding, EmbeddingConfig, Initializer, LayerNormConfig, LinearConfig};
+use burn::tensor::{Device, Int, Tensor};
 use rekindle::nn::embedding;
 use rekindle::{Error, tail};
 
 use super::TwoTowerConfig;
 use crate::layers::{Layers, Linear, Norm};
+
+/// So many learned vectors, short ones: at Burn's length positions drown what is at them, and towers learn late.
+fn vectors(count: usize, width: usize, device: &Device) -> Embedding {
+    let short = Initializer::Normal { mean: 0.0, std: 0.02 };
+    EmbeddingConfig::new(count, width).with_initializer(short).init(device)
+}
 
 /// Squares of an image and their places as vectors.
 #[derive(Module, Debug)]
@@ -25,7 +31,7 @@ impl Patches {
         let along = pixels / patch;
         Self {
             linear: layers.linear(&LinearConfig::new(channels * patch * patch, width)),
-            positions: EmbeddingConfig::new(along * along, width).init(layers.device),
+            positions: vectors(along * along, width, layers.device),
             channels,
             pixels,
             patch,
@@ -67,7 +73,7 @@ pub(super) struct Tokens {
 
 impl Tokens {
     pub(super) fn new(config: &TwoTowerConfig, layers: &Layers<'_>) -> Self {
-        let vectors = |count| EmbeddingConfig::new(count, config.width).init(layers.device);
+        let vectors = |count| vectors(count, config.width, layers.device);
         Self { tokens: vectors(config.vocabulary), positions: vectors(config.sequence) }
     }
 
