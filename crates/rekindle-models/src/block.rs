@@ -1,5 +1,7 @@
 //! A transformer block, in the parts it can be cut into.
 
+mod beside;
+
 use burn::module::Module;
 use burn::nn::{LayerNormConfig, LinearConfig};
 use burn::tensor::activation as burns;
@@ -23,7 +25,17 @@ pub struct GptBlock {
 }
 
 impl GptBlock {
+    /// A block whose tokens look at none that comes after them.
     pub(crate) fn new(config: &GptConfig, device: &Device) -> Result<Self, ConfigError> {
+        Self::build(config, true, device)
+    }
+
+    /// A block whose tokens all look at all. It takes no mask.
+    pub(crate) fn looking_both_ways(config: &GptConfig, device: &Device) -> Result<Self, ConfigError> {
+        Self::build(config, false, device)
+    }
+
+    fn build(config: &GptConfig, causal: bool, device: &Device) -> Result<Self, ConfigError> {
         let (width, heads, key_heads) = (config.width, config.heads, config.key_heads());
         if heads == 0 || !width.is_multiple_of(heads) {
             return Err(ConfigError::Heads { width, heads });
@@ -61,7 +73,7 @@ impl GptBlock {
                 heads,
                 rotation,
             },
-            attention: Attention { dropout: layers.dropout(config.dropout)? },
+            attention: Attention { dropout: layers.dropout(config.dropout)?, causal },
             output: output(width)?,
             up: Up {
                 norm: norm(),
@@ -169,6 +181,8 @@ impl Projection {
 #[derive(Module, Debug)]
 pub(crate) struct Attention {
     dropout: Drop,
+    /// Burn's attention is told by its mask.
+    causal: bool,
 }
 
 impl Attention {
@@ -179,7 +193,10 @@ impl Attention {
     ) -> Result<Hidden, Error> {
         let [batch, heads, sequence, depth] = query.dims();
         let attended = match &self.dropout {
-            Drop::Ours(dropout) => Attend::new().causal().dropout(dropout).forward(query, key, value)?,
+            Drop::Ours(dropout) => {
+                let attend = if self.causal { Attend::new().causal() } else { Attend::new() };
+                attend.dropout(dropout).forward(query, key, value)?
+            }
             Drop::Burns(dropout) => {
                 let [key, value] = [key, value].map(|x| for_each_head(x, heads));
                 let scores = query.matmul(key.transpose()).div_scalar((depth as f32).sqrt());
@@ -269,9 +286,9 @@ mod tests {
     #[test]
     fn it_attends_as_burns_attention_does() {
         let device = Device::flex().autodiff();
-        for burn in [false, true] {
+        for (burn, causal) in [(false, true), (true, true), (false, false), (true, false)] {
             let config = GptConfig::new(8, 16, 4, 1, 8).with_dropout(0.0).with_burn(burn);
-            let ours = GptBlock::new(&config, &device).unwrap();
+            let ours = GptBlock::build(&config, causal, &device).unwrap();
             let mut burns = MultiHeadAttentionConfig::new(16, 4).with_dropout(0.0).init(&device);
             burns.query = ours.projection.query.layer().clone();
             burns.key = ours.projection.key.layer().clone();
@@ -280,10 +297,13 @@ mod tests {
             let x = Tensor::<3>::random([2, 6, 16], Distribution::Normal(0.0, 1.0), &device).require_grad();
             let mask = generate_autoregressive_mask(2, 6, &device);
             let projected = ours.projection.forward(x.clone()).unwrap();
-            let hidden = ours.attention.forward(projected, burn.then(|| mask.clone())).unwrap();
+            let told = (burn && causal).then(|| mask.clone());
+            let hidden = ours.attention.forward(projected, told).unwrap();
             let found = ours.output.forward(hidden);
             let normed = ours.projection.norm.forward(x.clone());
-            let expected = x.clone() + burns.forward(MhaInput::self_attn(normed).mask_attn(mask)).context;
+            let input = MhaInput::self_attn(normed);
+            let input = if causal { input.mask_attn(mask) } else { input };
+            let expected = x.clone() + burns.forward(input).context;
             found.to_data().assert_approx_eq::<f32>(&expected.to_data(), Tolerance::default());
             let gradient = |y: Tensor<3>| x.grad(&y.powf_scalar(2.0).sum().backward()).unwrap().into_data();
             gradient(found).assert_approx_eq::<f32>(&gradient(expected), Tolerance::default());

@@ -8,7 +8,7 @@ use burn::nn::attention::generate_autoregressive_mask;
 use burn::nn::{Embedding, EmbeddingConfig, Initializer, LayerNormConfig, LinearConfig};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use rekindle::nn::LinearCrossEntropy;
+use rekindle::nn::{LinearCrossEntropy, embedding};
 use rekindle::training::Precision;
 use rekindle::{Error, Region, Rule, Staged, Under};
 
@@ -220,14 +220,10 @@ impl GptEmbedding {
     fn forward(&self, tokens: Tensor<2, Int>) -> Result<Tensor<3>, Error> {
         let [_, sequence] = tokens.dims();
         if sequence > self.sequence {
-            return Err(Error::ModelInput {
-                what: "a sequence",
-                found: format!("{sequence} tokens"),
-                expected: format!("{} at most", self.sequence),
-            });
+            return Err(Error::TextLength { found: sequence, longest: self.sequence });
         }
         let places = Tensor::arange(0..sequence as i64, &tokens.device()).unsqueeze::<2>();
-        let words = self.tokens.forward(tokens);
+        let words = embedding(self.tokens.weight.val(), tokens)?;
         Ok(self.precision.cast(match &self.positions {
             Some(positions) => words + positions.forward(places),
             None => words,

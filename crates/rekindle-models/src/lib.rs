@@ -30,6 +30,7 @@ mod layers;
 mod resnet;
 mod shape;
 mod trainable;
+mod two_tower;
 pub mod weights;
 
 pub use block::GptBlock;
@@ -40,3 +41,4 @@ pub use images::ImageBatch;
 pub use resnet::{Bottleneck, ResNet, ResNetConfig, ResNetHead};
 pub use shape::{Activation, Norms, Positions};
 pub use trainable::{Batch, Coupled, Fine, Trainable};
+pub use two_tower::{PairBatch, PairGradient, TwoTower, TwoTowerConfig};

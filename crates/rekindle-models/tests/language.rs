@@ -223,7 +223,16 @@ fn a_sequence_longer_than_the_positions_is_refused() {
     let _alone = alone();
     for (name, config) in shapes() {
         let error = build(&config).loss(&counting(1, 13, 1), Rule::EVERY_ONE).unwrap_err();
-        let expected = "the model was given a sequence: found 13 tokens, expected 12 at most";
+        let expected = "the model was given texts of 13 tokens, expected 1 to 12";
         assert!(error.to_string().contains(expected), "{name}: {error}");
     }
+}
+
+#[test]
+fn a_token_that_is_no_word_is_refused() {
+    let _alone = alone();
+    let tokens = Tensor::<2, Int>::from_data([[1, 20]], &device());
+    let batch = GptBatch { tokens: tokens.clone(), targets: tokens };
+    let error = build(&GptConfig::gpt2(20, 16, 4, 1, 12)).loss(&batch, Rule::EVERY_ONE).unwrap_err();
+    assert!(error.to_string().contains("token 1 of sequence 0 is 20, expected 0 to 19"), "{error}");
 }

@@ -130,16 +130,6 @@ pub enum Error {
         /// The shape that goes with the others.
         expected: Vec<usize>,
     },
-    /// A model was given something it is not made for.
-    #[error("the model was given {what}: found {found}, expected {expected}")]
-    ModelInput {
-        /// What it was given.
-        what: &'static str,
-        /// What that is like.
-        found: String,
-        /// What it should be like.
-        expected: String,
-    },
     /// Rotary positions do not go with the tensor.
     #[error(
         "rotary positions: found {sequence} places and a width of {width}, expected {expected} places and whole heads of an \
@@ -166,6 +156,45 @@ pub enum Error {
     /// The mask given to attention cannot be read.
     #[error("the mask of hidden keys cannot be read: {reason}")]
     AttentionMask {
+        /// What the device said.
+        reason: String,
+    },
+    /// A tensor given to a model has another shape than it was made for.
+    #[error("the model was given {what} of shape {found:?}, expected {expected:?}")]
+    InputShape {
+        /// What the tensor is.
+        what: &'static str,
+        /// Its shape.
+        found: Vec<usize>,
+        /// The shape the model was made for.
+        expected: Vec<usize>,
+    },
+    /// A batch of nothing.
+    #[error("the batch has no examples, expected at least one")]
+    EmptyBatch,
+    /// A text that a model has no positions for.
+    #[error("the model was given texts of {found} tokens, expected 1 to {longest}")]
+    TextLength {
+        /// The tokens of each text.
+        found: usize,
+        /// The most the model can read.
+        longest: usize,
+    },
+    /// A token that has no vector.
+    #[error("token {place} of sequence {sequence} is {found}, expected 0 to {}", vocabulary.saturating_sub(1))]
+    Token {
+        /// The sequence, from 0.
+        sequence: usize,
+        /// Where in the sequence, from 0.
+        place: usize,
+        /// The token.
+        found: i64,
+        /// How many different tokens there are.
+        vocabulary: usize,
+    },
+    /// Tokens cannot be read.
+    #[error("the tokens cannot be read: {reason}")]
+    Tokens {
         /// What the device said.
         reason: String,
     },

@@ -3,11 +3,13 @@
 //! Each computes what Burn's function of the same name computes, within rounding, on the same parameters; the modules stay
 //! Burn's own. On Flex they have kernels of their own; on any other backend they go through Burn's operations.
 
+mod embedding;
 mod linear;
 mod loss;
 mod norm;
 mod rotary;
 
+pub use embedding::embedding;
 pub use linear::linear;
 pub use loss::LinearCrossEntropy;
 pub use norm::{layer_norm, rms_norm};
