@@ -27,7 +27,9 @@ pub mod estimate;
 mod gpt;
 mod images;
 mod layers;
+mod recurrent;
 mod resnet;
+mod sequences;
 mod trainable;
 
 pub use block::GptBlock;
@@ -35,5 +37,7 @@ pub use config_error::ConfigError;
 pub use conv_net::{ConvBlock, ConvNet, ConvNetConfig};
 pub use gpt::{Gpt, GptBatch, GptConfig};
 pub use images::ImageBatch;
+pub use recurrent::{Recurrent, RecurrentConfig, RecurrentKind, RecurrentState};
 pub use resnet::{Bottleneck, ResNet, ResNetConfig, ResNetHead};
+pub use sequences::SequenceBatch;
 pub use trainable::{Batch, Coupled, Fine, Trainable};
