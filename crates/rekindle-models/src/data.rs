@@ -1,8 +1,12 @@
 //! What models learn from: examples that are drawn by chance, and made-up ones that can really be learned.
 
+mod recall;
+
 use burn::tensor::Device;
 
 use crate::Batch;
+
+pub use recall::Recall;
 
 /// Examples of which any number can be drawn, the same ones from the same random numbers.
 pub trait Source {

@@ -27,6 +27,9 @@ pub struct RecurrentConfig {
     /// What a step does.
     #[config(default = "RecurrentKind::Lstm")]
     pub kind: RecurrentKind,
+    /// How many steps it remembers before it has learned anything; a few, unless set. For dependencies over long times it
+    /// must be about as long as they are, or gradients vanish on the way, whatever they are computed by.
+    pub memory: Option<usize>,
     /// The steps of a coarse stage; the square root of a sequence's steps, unless set.
     pub steps: Option<usize>,
     /// The steps of a fine stage; the square root of a coarse one's, unless set.
@@ -50,7 +53,7 @@ impl RecurrentConfig {
             return Err(ConfigError::Empty { what });
         }
         Ok(Recurrent {
-            cell: Cell::new(self.kind, self.features, self.width, device),
+            cell: Cell::new(self.kind, self.features, self.width, self.memory, device),
             head: RecurrentHead { linear: LinearConfig::new(self.width, self.classes).init(device) },
             steps: self.steps,
             fine_steps: self.fine_steps,

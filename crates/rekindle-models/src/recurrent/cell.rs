@@ -4,7 +4,7 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::activation::sigmoid;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Distribution, Tensor};
 use rekindle::Boundary;
 use rekindle::nn::linear;
 
@@ -46,25 +46,44 @@ pub(super) struct GruLayers {
 }
 
 impl Cell {
-    pub(super) fn new(kind: RecurrentKind, features: usize, width: usize, device: &Device) -> Self {
+    /// `memory`: how many steps it remembers before it has learned anything; a few, if nothing is said.
+    pub(super) fn new(
+        kind: RecurrentKind,
+        features: usize,
+        width: usize,
+        memory: Option<usize>,
+        device: &Device,
+    ) -> Self {
         // As PyTorch begins.
         let bound = 1.0 / (width as f64).sqrt();
         let initializer = Initializer::Uniform { min: -bound, max: bound };
         let layer =
             |to| LinearConfig::new(features + width, to).with_initializer(initializer.clone()).init(device);
+        // A gate that stays open for n steps stands at 1 - 1/n, n anything up to the memory: Tallec and Ollivier 2018.
+        let open = memory.map(|steps| {
+            let longest = (steps.max(3) - 1) as f64;
+            Tensor::<1>::random([width], Distribution::Uniform(1.0, longest), device).log()
+        });
         match kind {
             RecurrentKind::Lstm => {
                 let mut gates: Linear = layer(4 * width);
-                // To remember until there is a reason not to: Jozefowicz and others 2015.
-                gates.bias = gates.bias.map(|bias| {
-                    bias.map(|bias| {
-                        let ones = Tensor::ones([width], &bias.device());
-                        bias.slice_assign(width..2 * width, ones).detach().require_grad()
-                    })
-                });
+                match open {
+                    Some(open) => {
+                        set_bias(&mut gates, 0, open.clone().neg());
+                        set_bias(&mut gates, width, open);
+                    }
+                    // To remember until there is a reason not to: Jozefowicz and others 2015.
+                    None => set_bias(&mut gates, width, Tensor::ones([width], device)),
+                }
                 Self::Lstm(gates)
             }
-            RecurrentKind::Gru => Self::Gru(GruLayers { gates: layer(2 * width), new: layer(width) }),
+            RecurrentKind::Gru => {
+                let mut gates: Linear = layer(2 * width);
+                if let Some(open) = open {
+                    set_bias(&mut gates, width, open);
+                }
+                Self::Gru(GruLayers { gates, new: layer(width) })
+            }
         }
     }
 
@@ -119,6 +138,108 @@ impl Cell {
     }
 }
 
+/// Sets part of a layer's bias, from a column on.
+fn set_bias(layer: &mut Linear, column: usize, values: Tensor<1>) {
+    let end = column + values.dims()[0];
+    let set = |bias: Tensor<1>| bias.slice_assign(column..end, values).detach().require_grad();
+    layer.bias = layer.bias.take().map(|bias| bias.map(set));
+}
+
 fn apply(layer: &Linear, x: Tensor<2>) -> Tensor<2> {
     linear(x, layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+mod tests {
+    use burn::module::Param;
+    use burn::nn::{GateController, GruConfig, LstmConfig};
+    use burn::tensor::Tolerance;
+
+    use super::*;
+
+    const FEATURES: usize = 3;
+    const WIDTH: usize = 5;
+
+    /// Gives one of Burn's gates the weights of some columns of ours. Its second bias is left at nothing.
+    fn give(gate: &mut GateController, layer: &Linear, index: usize) {
+        let columns = layer.weight.val().detach().narrow(1, index * WIDTH, WIDTH);
+        let bias = layer.bias.as_ref().unwrap().val().detach().narrow(0, index * WIDTH, WIDTH);
+        let param = |tensor: Tensor<2>| Param::from_tensor(tensor.detach());
+        gate.input_transform.weight = param(columns.clone().narrow(0, 0, FEATURES));
+        gate.hidden_transform.weight = param(columns.narrow(0, FEATURES, WIDTH));
+        gate.hidden_transform.bias = Some(Param::from_tensor(bias.zeros_like()));
+        gate.input_transform.bias = Some(Param::from_tensor(bias.detach()));
+    }
+
+    /// The gradient of one of our layers' columns, and that of the gate that has the same weights: input, state, bias.
+    fn compare(
+        (ours, layer, index): (&burn::tensor::Gradients, &Linear, usize),
+        (burns, gate): (&burn::tensor::Gradients, &GateController),
+    ) {
+        let close = |a: Tensor<2>, b: Tensor<2>| {
+            a.into_data().assert_approx_eq::<f32>(&b.into_data(), Tolerance::default());
+        };
+        let columns = layer.weight.val().grad(ours).unwrap().narrow(1, index * WIDTH, WIDTH);
+        let of = |linear: &Linear| linear.weight.val().grad(burns).unwrap();
+        close(columns.clone().narrow(0, 0, FEATURES), of(&gate.input_transform));
+        close(columns.narrow(0, FEATURES, WIDTH), of(&gate.hidden_transform));
+        let bias = layer.bias.as_ref().unwrap().val().grad(ours).unwrap().narrow(0, index * WIDTH, WIDTH);
+        let expected = gate.input_transform.bias.as_ref().unwrap().val().grad(burns).unwrap();
+        close(bias.unsqueeze(), expected.unsqueeze());
+    }
+
+    fn inputs(device: &Device) -> Tensor<3> {
+        Tensor::random([2, 7, FEATURES], Distribution::Normal(0.0, 1.0), device)
+    }
+
+    fn close(a: &Tensor<2>, b: &Tensor<2>) {
+        a.to_data().assert_approx_eq::<f32>(&b.to_data(), Tolerance::default());
+    }
+
+    #[test]
+    fn an_lstm_is_burns() {
+        let device = Device::flex().autodiff();
+        let cell = Cell::new(RecurrentKind::Lstm, FEATURES, WIDTH, None, &device);
+        let Cell::Lstm(layer) = &cell else { unreachable!() };
+        let forget = layer.bias.as_ref().unwrap().val().narrow(0, WIDTH, WIDTH);
+        assert!(forget.into_data().iter::<f32>().all(|bias| bias == 1.0));
+        let mut burns = LstmConfig::new(FEATURES, WIDTH, true).init(&device);
+        give(&mut burns.input_gate, layer, 0);
+        give(burns.forget_gate.as_mut().unwrap(), layer, 1);
+        give(&mut burns.output_gate, layer, 2);
+        give(&mut burns.cell_gate, layer, 3);
+        let inputs = inputs(&device);
+        let found = cell.forward(cell.start(2, &device), inputs.clone());
+        let (_, expected) = burns.forward(inputs, None);
+        close(&found.hidden, &expected.hidden);
+        close(found.cell.as_ref().unwrap(), &expected.cell);
+        let ours = found.hidden.powf_scalar(2.0).sum().backward();
+        let theirs = expected.hidden.powf_scalar(2.0).sum().backward();
+        let forget = burns.forget_gate.as_ref().unwrap();
+        let gates = [&burns.input_gate, forget, &burns.output_gate, &burns.cell_gate];
+        for (index, gate) in gates.into_iter().enumerate() {
+            compare((&ours, layer, index), (&theirs, gate));
+        }
+    }
+
+    #[test]
+    fn a_gru_is_burns() {
+        let device = Device::flex().autodiff();
+        let cell = Cell::new(RecurrentKind::Gru, FEATURES, WIDTH, Some(20), &device);
+        let Cell::Gru(layers) = &cell else { unreachable!() };
+        let mut burns = GruConfig::new(FEATURES, WIDTH, true).with_reset_after(false).init(&device);
+        give(&mut burns.reset_gate, &layers.gates, 0);
+        give(&mut burns.update_gate, &layers.gates, 1);
+        give(&mut burns.new_gate, &layers.new, 0);
+        let inputs = inputs(&device);
+        let found = cell.forward(cell.start(2, &device), inputs.clone()).hidden;
+        let expected = burns.forward(inputs, None).narrow(1, 6, 1).reshape([2, WIDTH]);
+        close(&found, &expected);
+        let ours = found.powf_scalar(2.0).sum().backward();
+        let theirs = expected.powf_scalar(2.0).sum().backward();
+        compare((&ours, &layers.gates, 0), (&theirs, &burns.reset_gate));
+        compare((&ours, &layers.gates, 1), (&theirs, &burns.update_gate));
+        compare((&ours, &layers.new, 0), (&theirs, &burns.new_gate));
+    }
 }
