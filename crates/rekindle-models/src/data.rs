@@ -1,6 +1,7 @@
 //! What models learn from: examples that are drawn by chance, and made-up ones that can really be learned.
 
 mod captions;
+mod recall;
 mod text;
 
 use burn::tensor::Device;
@@ -8,6 +9,7 @@ use burn::tensor::Device;
 use crate::Batch;
 
 pub use captions::Captions;
+pub use recall::Recall;
 pub use text::{Text, TextTooShort};
 
 /// Examples of which any number can be drawn, the same ones from the same random numbers.

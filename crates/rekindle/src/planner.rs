@@ -92,6 +92,7 @@ pub struct Planner<'a> {
     measuring: Measuring,
     margin: f64,
     solver: Solver,
+    slots: Option<u32>,
     profile: Option<(Profile, f64)>,
     cache: Option<PathBuf>,
     time_limit: Option<Duration>,
@@ -113,6 +114,7 @@ impl<'a> Planner<'a> {
             measuring: Measuring::default(),
             margin: MARGIN,
             solver: Solver::Optimal,
+            slots: None,
             profile: None,
             cache: None,
             time_limit: None,
@@ -139,6 +141,41 @@ impl<'a> Planner<'a> {
     #[must_use]
     pub fn solver(mut self, solver: Solver) -> Self {
         self.solver = solver;
+        self
+    }
+
+    /// Keeps so many boundaries at once, whatever they weigh, for solvers that count them: `revolve`, `online`, `mixed`. The
+    /// others take no notice. The budget still holds: a plan that takes more is refused.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::{Device, Tensor};
+    /// use rekindle::{Budget, Planner, Region, Staged};
+    /// use rekindle_plan::solvers::{Solver, revolve};
+    ///
+    /// struct Layers(Vec<Linear>);
+    ///
+    /// impl Staged for Layers {
+    ///     type Batch = Tensor<2>;
+    ///     type Input = Tensor<2>;
+    ///     type Output = Tensor<2>;
+    ///
+    ///     fn stages(&self, x: &Tensor<2>) -> (Region<Tensor<2>, Tensor<2>>, Tensor<2>) {
+    ///         let run = |layer: &Linear, x: Tensor<2>| layer.forward(x).tanh();
+    ///         (Region::new().stages("layer", &self.0, run), x.clone())
+    ///     }
+    /// }
+    ///
+    /// let device = Device::flex().autodiff();
+    /// let model = Layers((0..10).map(|_| LinearConfig::new(8, 8).init(&device)).collect());
+    /// let planner = Planner::new(Budget::of_plain(1.0)?).solver(Solver::Revolve).slots(3);
+    /// let planned = planner.plan(&model, &Tensor::ones([2, 8], &device))?;
+    /// assert_eq!(Some(planned.plan().predicted.forwards), revolve::forwards(10, 3));
+    /// # Ok::<(), rekindle::Error>(())
+    /// ```
+    #[must_use]
+    pub fn slots(mut self, slots: u32) -> Self {
+        self.slots = Some(slots);
         self
     }
 
@@ -188,8 +225,13 @@ impl<'a> Planner<'a> {
         let budget = self.budget.resolve(&profile, self.margin)?;
         let usable = without_bookkeeping(&profile, budget);
         let time_limit = self.time_limit.unwrap_or_else(|| time_limit(&profile));
-        let request =
-            Request { budget_bytes: Some(usable), margin: self.margin, time_limit, ..Request::default() };
+        let request = Request {
+            budget_bytes: Some(usable),
+            slots: self.slots,
+            margin: self.margin,
+            time_limit,
+            ..Request::default()
+        };
         let plan = self.solver.solve(&profile, &request);
         let mut plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, self.margin))?;
         plan.budget_bytes = Some(budget);

@@ -339,10 +339,13 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             Surroundings::Untracked(device) => {
                 // A wrong plan is found here, too: inside a stage of another region everything is untracked at first.
                 self.check()?;
-                self.run_plain(input, Some(&device))?
+                let output = self.run_plain(input, Some(&device))?;
+                node::sweep_when(512);
+                output
             }
             Surroundings::Tracked(device) if WITHOUT.get() => {
                 self.check()?;
+                // Nothing is swept: plain training does not, and to look through a long tape costs its square.
                 let output = self.run_plain(input, Some(&device))?;
                 match seeds::nested() {
                     true => output,
@@ -450,7 +453,6 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         }
         if let Some(device) = device {
             device.seed(seeds::next());
-            node::sweep_when(512);
         }
         Ok(boundary)
     }

@@ -1,0 +1,126 @@
+//! How the memory of a recurrence grows with its length.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::GradientsParams;
+use burn::tensor::{Device, Tensor};
+use rekindle::memory::{self, CountingAllocator};
+use rekindle::{Budget, Bytes, Measuring, Planner, Profile, Rule, Staged, Under};
+use rekindle_models::data::{Recall, Source};
+use rekindle_models::{Recurrent, RecurrentConfig, SequenceBatch, Trainable};
+use rekindle_plan::solvers::Solver;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::system();
+
+const LENGTHS: [usize; 3] = [128, 512, 2048];
+
+/// The allocator counts for the whole process, and Burn's random state is one per process as well.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn net(fine_steps: usize) -> Recurrent {
+    let device = Device::flex().autodiff();
+    device.seed(3);
+    RecurrentConfig::new(4, 32, 4).with_fine_steps(Some(fine_steps)).init(&device).unwrap()
+}
+
+fn batch(steps: usize) -> SequenceBatch {
+    let device = Device::flex().autodiff();
+    Recall::new(4, steps).unwrap().draw(16, &mut fastrand::Rng::with_seed(5), &device)
+}
+
+/// A step's gradients, and the most bytes above those before it.
+fn step<S: Staged<Batch = SequenceBatch, Output = Tensor<1>>>(
+    net: &Recurrent,
+    cut: &S,
+    batch: &SequenceBatch,
+    under: Under<'_>,
+) -> (Vec<Vec<u8>>, Bytes) {
+    struct Collect(GradientsParams, Vec<Vec<u8>>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = self.0.get::<D>(param.id).map(|gradient| gradient.into_data().as_bytes().to_vec());
+            self.1.push(gradient.unwrap_or_default());
+        }
+    }
+    rekindle::sweep();
+    let before = memory::live().unwrap();
+    memory::reset_peak();
+    let (region, state) = cut.stages(batch);
+    let loss = region.under(under).forward(state).unwrap();
+    let found = GradientsParams::from_grads(rekindle::backward(&loss).unwrap(), net);
+    let peak = memory::peak().unwrap().saturating_sub(before);
+    let mut collect = Collect(found, Vec::new());
+    net.visit(&mut collect);
+    (collect.1, peak)
+}
+
+fn profile(net: &Recurrent, batch: &SequenceBatch) -> Profile {
+    let measuring = Measuring { runs: 1, options: false };
+    let mut told = 0;
+    let found = rekindle::measure(&net.fine(), batch, measuring, &mut |_, _| told += 1).unwrap();
+    // The first slice, whose state needs no gradient, the others, and the head.
+    assert_eq!(told, 3, "stages alike are measured once");
+    found.into_profile(net.name(), "flex").unwrap()
+}
+
+#[test]
+fn with_stages_of_the_square_root_the_peak_grows_as_the_square_root() {
+    let _alone = alone();
+    let net = net(8);
+    step(&net, &net, &batch(64), Rule::EVERY_ONE.into());
+    let peaks = LENGTHS.map(|steps| step(&net, &net, &batch(steps), Rule::EVERY_ONE.into()).1.get());
+    for pair in peaks.windows(2) {
+        assert!(pair[1] < pair[0] * 23 / 10, "four times as long, {peaks:?}");
+    }
+}
+
+#[test]
+fn with_slots_of_the_logarithm_revolve_takes_little_more_for_four_times_the_length() {
+    let _alone = alone();
+    let net = net(8);
+    step(&net, &net, &batch(64), Rule::EVERY_ONE.into());
+    let mut peaks = Vec::new();
+    let mut predicted = Vec::new();
+    for steps in LENGTHS {
+        let batch = batch(steps);
+        let stages = steps / 8 + 1;
+        let expected = step(&net, &net, &batch, Rule::EVERY_ONE.into()).0;
+        for solver in [Solver::Revolve, Solver::Online] {
+            let planner = Planner::new(Budget::free()).solver(solver).slots(stages.ilog2());
+            let planned = planner.profile(profile(&net, &batch), 0.0).plan(&net.fine(), &batch).unwrap();
+            let (found, peak) = step(&net, &net.fine(), &batch, (&planned).into());
+            assert!(found == expected, "{solver}, {steps} steps");
+            if solver == Solver::Revolve {
+                peaks.push(peak.get());
+                predicted.push(planned.plan().predicted.peak_bytes.get());
+            }
+        }
+    }
+    println!("{peaks:?} {predicted:?}");
+}
+
+#[test]
+fn an_optimal_plan_keeps_its_budget() {
+    let _alone = alone();
+    let (net, batch) = (net(8), batch(512));
+    let (expected, _) = step(&net, &net, &batch, Rule::EVERY_ONE.into());
+    let (_, plain) = step(&net, &net, &batch, Rule::StoreAll.into());
+    let profile = profile(&net, &batch);
+    for part in [0.5, 0.25] {
+        let budget = Bytes::new((plain.get() as f64 * part) as u64);
+        let planner = Planner::new(Budget::bytes(budget)).profile(profile.clone(), 0.0);
+        let planned = planner.plan(&net.fine(), &batch).unwrap();
+        // The lower of two: a thread that works for the first time allocates scratch memory, whatever the plan.
+        let runs = [0, 1].map(|_| step(&net, &net.fine(), &batch, (&planned).into()));
+        assert!(runs[0].0 == expected, "{part}");
+        let peak = runs[0].1.min(runs[1].1);
+        assert!(peak <= budget, "{part}: {peak} over {budget}");
+    }
+}
