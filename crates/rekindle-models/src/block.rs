@@ -7,7 +7,19 @@ use rekindle::activation::gelu;
 use rekindle::{Attention as Attend, Boundary, Error, Region, tail};
 
 use crate::layers::{Drop, Layers, Linear, Norm};
-use crate::{ConfigError, GptConfig};
+use crate::ConfigError;
+
+/// The size of a [`GptBlock`], and what it may look at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockConfig {
+    pub(crate) width: usize,
+    pub(crate) heads: usize,
+    pub(crate) dropout: f64,
+    /// Whether a token looks at none that comes after it.
+    pub(crate) causal: bool,
+    /// Whether Burn runs it.
+    pub(crate) burn: bool,
+}
 
 /// Attention and a two-layer perceptron, each behind a norm and around a residual.
 #[derive(Module, Debug)]
@@ -20,18 +32,18 @@ pub struct GptBlock {
 }
 
 impl GptBlock {
-    pub(crate) fn new(config: &GptConfig, device: &Device) -> Result<Self, ConfigError> {
-        let (width, heads) = (config.width, config.heads);
+    pub(crate) fn new(config: BlockConfig, device: &Device) -> Result<Self, ConfigError> {
+        let BlockConfig { width, heads, dropout, causal, burn } = config;
         if heads == 0 || !width.is_multiple_of(heads) {
             return Err(ConfigError::Heads { width, heads });
         }
-        let layers = Layers { burn: config.burn, device };
+        let layers = Layers { burn, device };
         let linear = |from, to| layers.linear(&LinearConfig::new(from, to));
         let norm = || layers.norm(&LayerNormConfig::new(width));
         let output = |from| {
             Ok::<_, ConfigError>(Output {
                 linear: linear(from, width),
-                dropout: layers.dropout(config.dropout)?,
+                dropout: layers.dropout(dropout)?,
             })
         };
         Ok(Self {
@@ -42,14 +54,14 @@ impl GptBlock {
                 value: linear(width, width),
                 heads,
             },
-            attention: Attention { dropout: layers.dropout(config.dropout)? },
+            attention: Attention { dropout: layers.dropout(dropout)?, causal },
             output: output(width)?,
             up: Up { norm: norm(), linear: linear(width, 4 * width) },
             down: Down { output: output(4 * width)? },
         })
     }
 
-    /// One block. The mask is that of [`Gpt::mask`](crate::Gpt::mask).
+    /// One block. The mask is that of [`Gpt::mask`](crate::Gpt::mask), and none where all tokens look at all.
     ///
     /// # Errors
     /// When attention cannot run.
@@ -130,6 +142,8 @@ impl Projection {
 #[derive(Module, Debug)]
 struct Attention {
     dropout: Drop,
+    /// Burn's attention is told by its mask.
+    causal: bool,
 }
 
 impl Attention {
@@ -140,7 +154,10 @@ impl Attention {
     ) -> Result<Hidden, Error> {
         let [batch, heads, sequence, depth] = query.dims();
         let attended = match &self.dropout {
-            Drop::Ours(dropout) => Attend::new().causal().dropout(dropout).forward(query, key, value)?,
+            Drop::Ours(dropout) => {
+                let attend = if self.causal { Attend::new().causal() } else { Attend::new() };
+                attend.dropout(dropout).forward(query, key, value)?
+            }
             Drop::Burns(dropout) => {
                 let scores = query.matmul(key.transpose()).div_scalar((depth as f32).sqrt());
                 let scores = match mask {
@@ -210,9 +227,9 @@ mod tests {
     #[test]
     fn it_attends_as_burns_attention_does() {
         let device = Device::flex().autodiff();
-        for burn in [false, true] {
-            let config = GptConfig::new(8, 16, 4, 1, 8).with_dropout(0.0).with_burn(burn);
-            let ours = GptBlock::new(&config, &device).unwrap();
+        for (burn, causal) in [(false, true), (true, true), (false, false), (true, false)] {
+            let config = BlockConfig { width: 16, heads: 4, dropout: 0.0, causal, burn };
+            let ours = GptBlock::new(config, &device).unwrap();
             let mut burns = MultiHeadAttentionConfig::new(16, 4).with_dropout(0.0).init(&device);
             burns.query = ours.projection.query.layer().clone();
             burns.key = ours.projection.key.layer().clone();
@@ -221,10 +238,13 @@ mod tests {
             let x = Tensor::<3>::random([2, 6, 16], Distribution::Normal(0.0, 1.0), &device).require_grad();
             let mask = generate_autoregressive_mask(2, 6, &device);
             let projected = ours.projection.forward(x.clone());
-            let hidden = ours.attention.forward(projected, burn.then(|| mask.clone())).unwrap();
+            let told = (burn && causal).then(|| mask.clone());
+            let hidden = ours.attention.forward(projected, told).unwrap();
             let found = ours.output.forward(hidden);
             let normed = ours.projection.norm.forward(x.clone());
-            let expected = x.clone() + burns.forward(MhaInput::self_attn(normed).mask_attn(mask)).context;
+            let input = MhaInput::self_attn(normed);
+            let input = if causal { input.mask_attn(mask) } else { input };
+            let expected = x.clone() + burns.forward(input).context;
             found.to_data().assert_approx_eq::<f32>(&expected.to_data(), Tolerance::default());
             let gradient = |y: Tensor<3>| x.grad(&y.powf_scalar(2.0).sum().backward()).unwrap().into_data();
             gradient(found).assert_approx_eq::<f32>(&gradient(expected), Tolerance::default());

@@ -18,6 +18,14 @@ pub enum ConfigError {
         /// What there is none of.
         what: &'static str,
     },
+    /// Patches do not cover the image.
+    #[error("patches of {patch} pixels do not divide an image of {side} pixels along a side; choose a patch that does")]
+    Patch {
+        /// The pixels along a side of an image.
+        side: usize,
+        /// The pixels along a side of a patch.
+        patch: usize,
+    },
     /// Burn's modules do not mix types.
     #[error(
         "activations of {precision} are asked for beside weights of f32, which Burn's modules do not do; expected f32, or the model of our nodes"

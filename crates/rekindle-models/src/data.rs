@@ -1,8 +1,14 @@
 //! What models learn from: examples that are drawn by chance, and made-up ones that can really be learned.
 
+mod folder;
+mod shapes;
+
 use burn::tensor::Device;
 
 use crate::Batch;
+
+pub use folder::{FolderError, FolderReader, ImageFolder, OnBroken, Skipped};
+pub use shapes::{Shapes, ShapesError};
 
 /// Examples of which any number can be drawn, the same ones from the same random numbers.
 pub trait Source {

@@ -13,7 +13,7 @@ use rekindle::training::Precision;
 use rekindle::{Error, Region, Rule, Staged, Under};
 
 use crate::accuracy::share_right;
-use crate::block::GptBlock;
+use crate::block::{BlockConfig, GptBlock};
 use crate::layers::{Layers, Linear, Norm};
 use crate::{Batch, ConfigError, Trainable};
 
@@ -52,7 +52,8 @@ impl GptConfig {
         if self.burn && self.precision != Precision::F32 {
             return Err(ConfigError::BurnPrecision { precision: self.precision });
         }
-        let block = |_| GptBlock::new(self, device);
+        let &Self { width, heads, dropout, burn, .. } = self;
+        let block = |_| GptBlock::new(BlockConfig { width, heads, dropout, causal: true, burn }, device);
         let layers = Layers { burn: self.burn, device };
         Ok(Gpt {
             embedding: GptEmbedding {

@@ -29,6 +29,7 @@ mod images;
 mod layers;
 mod resnet;
 mod trainable;
+mod vit;
 
 pub use block::GptBlock;
 pub use config_error::ConfigError;
@@ -37,3 +38,4 @@ pub use gpt::{Gpt, GptBatch, GptConfig};
 pub use images::ImageBatch;
 pub use resnet::{Bottleneck, ResNet, ResNetConfig, ResNetHead};
 pub use trainable::{Batch, Coupled, Fine, Trainable};
+pub use vit::{Vit, VitConfig};

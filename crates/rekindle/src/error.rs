@@ -144,6 +144,16 @@ pub enum Error {
         /// What the device said.
         reason: String,
     },
+    /// A tensor given to a model has another shape than it was made for.
+    #[error("the model was given {what} of shape {found:?}, expected {expected:?}")]
+    InputShape {
+        /// What the tensor is.
+        what: &'static str,
+        /// Its shape.
+        found: Vec<usize>,
+        /// The shape the model was made for.
+        expected: Vec<usize>,
+    },
     /// A tensor given to a loss has another shape.
     #[error("the loss was given {what} of shape {found:?}, expected {expected:?}")]
     LossShape {
