@@ -58,10 +58,7 @@ impl GptBlock {
             Norms::Rms => layers.rms_norm(width, config.epsilon),
         };
         let output = |from| {
-            Ok::<_, ConfigError>(Output {
-                linear: linear(from, width),
-                dropout: layers.dropout(config.dropout)?,
-            })
+            Ok::<_, ConfigError>(Output { linear: linear(from, width), dropout: layers.dropout(config.dropout)? })
         };
         let hidden = config.hidden();
         Ok(Self {
@@ -84,7 +81,7 @@ impl GptBlock {
         })
     }
 
-    /// One block. The mask is that of [`Gpt::mask`](crate::Gpt::mask).
+    /// One block. The mask is that of [`Gpt::mask`](crate::Gpt::mask), and none where all tokens look at all.
     ///
     /// # Errors
     /// When attention cannot run.

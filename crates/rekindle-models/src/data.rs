@@ -1,7 +1,9 @@
 //! What models learn from: examples that are drawn by chance, and made-up ones that can really be learned.
 
 mod captions;
+mod folder;
 mod recall;
+mod shapes;
 mod text;
 
 use burn::tensor::Device;
@@ -9,7 +11,9 @@ use burn::tensor::Device;
 use crate::Batch;
 
 pub use captions::Captions;
+pub use folder::{FolderError, FolderReader, ImageFolder, OnBroken, Skipped};
 pub use recall::Recall;
+pub use shapes::{Shapes, ShapesError};
 pub use text::{Text, TextTooShort};
 
 /// Examples of which any number can be drawn, the same ones from the same random numbers.

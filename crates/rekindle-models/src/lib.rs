@@ -33,6 +33,7 @@ mod sequences;
 mod shape;
 mod trainable;
 mod two_tower;
+mod vit;
 pub mod weights;
 
 pub use block::GptBlock;
@@ -46,3 +47,4 @@ pub use sequences::SequenceBatch;
 pub use shape::{Activation, Norms, Positions};
 pub use trainable::{Batch, Coupled, Fine, Trainable};
 pub use two_tower::{PairBatch, PairGradient, TwoTower, TwoTowerConfig};
+pub use vit::{Vit, VitConfig};

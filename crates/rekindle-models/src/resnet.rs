@@ -235,6 +235,11 @@ impl Trainable for ResNet {
 }
 
 impl ResNet {
+    /// The bottlenecks.
+    pub fn blocks(&self) -> &[Bottleneck] {
+        &self.blocks
+    }
+
     fn behind_stem(&self) -> Region<Tensor<4>, Tensor<4>> {
         Region::new().stage("stem", &self.stem, |stem: &Conv2d, x: Tensor<4>| stem.forward(x))
     }

@@ -9,7 +9,9 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::{Budget, Bytes, Error, Measuring, Planned, Planner, Rule, Staged, Under};
-use rekindle_models::{ConvNet, ConvNetConfig, Gpt, GptBatch, GptConfig, Trainable};
+use rekindle_models::{
+    ConvNet, ConvNetConfig, Gpt, GptBatch, GptConfig, ImageBatch, ResNetConfig, Trainable, VitConfig,
+};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();
@@ -44,6 +46,11 @@ fn conv_net() -> ConvNet {
 fn images(count: usize) -> Tensor<4> {
     device().seed(5);
     Tensor::random([count, 3, 32, 32], Distribution::Normal(0.0, 1.0), &device())
+}
+
+fn image_batch(count: usize) -> ImageBatch {
+    let classes = Tensor::<1, Int>::arange(0..count as i64, &device()).remainder_scalar(10);
+    ImageBatch { images: images(count), classes }
 }
 
 /// The bytes of every gradient.
@@ -157,6 +164,22 @@ fn the_coarse_and_the_fine_cut_give_the_same_bits() {
 fn a_net_with_running_statistics_keeps_every_budget() {
     let model = conv_net();
     holds_its_budgets(&model, &model, &images(8));
+}
+
+#[test]
+fn a_vision_transformer_keeps_every_budget_in_both_cuts() {
+    device().seed(3);
+    let model = VitConfig::new(32, 4, 64, 4, 6, 10).with_dropout(0.1).init(&device()).unwrap();
+    holds_its_budgets(&model, &model, &image_batch(8));
+    holds_its_budgets(&model, &model.fine(), &image_batch(4));
+}
+
+#[test]
+fn a_residual_network_keeps_every_budget_in_both_cuts() {
+    device().seed(3);
+    let model = ResNetConfig::new(vec![3, 3], 10).with_width(8).init(&device()).unwrap();
+    holds_its_budgets(&model, &model, &image_batch(8));
+    holds_its_budgets(&model, &model.fine(), &image_batch(8));
 }
 
 #[test]

@@ -5,10 +5,10 @@
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use rekindle::memory::{self, CountingAllocator};
-use rekindle::{Bytes, DeviceModel, Staged, sweep, trace, trace_model};
-use rekindle_models::{ConvNetConfig, Gpt, GptConfig};
+use rekindle::{Bytes, DeviceModel, Staged, sweep, trace, trace_model, without_checkpointing};
+use rekindle_models::{ConvNetConfig, Gpt, GptConfig, ImageBatch, ResNetConfig, VitConfig};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();
@@ -166,6 +166,90 @@ fn the_tapes_of_a_conv_net_are_within_a_tenth_of_what_they_take() {
             let built = trace_model("convnet", &here, |device| {
                 let images = Tensor::<4>::empty([batch, 3, size, size], device);
                 Ok::<_, rekindle::Error>(config.init(device).stages(&images))
+            });
+            assert_eq!(built.unwrap().profile(), traced.profile());
+        }
+    });
+}
+
+/// The tapes of all stages, one after the other: what a step keeps between forward and backward.
+fn compare_whole<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
+    what: &str,
+    profile: &rekindle::Profile,
+    model: &S,
+    batch: &ImageBatch,
+) {
+    let tapes: u64 = profile.stages().iter().map(|stage| stage.tape_bytes.get()).sum();
+    compare(&format!("{what}, all stages"), Bytes::new(tapes), || {
+        let (region, images) = model.stages(batch);
+        without_checkpointing(|| region.forward(images)).unwrap()
+    });
+}
+
+#[test]
+fn the_tapes_of_a_vision_transformer_are_within_a_tenth_of_what_they_take() {
+    alone(|| {
+        let here = some_device();
+        for (side, patch, width, batch, dropout, burn) in [
+            (32, 4, 128, 4, 0.0, false),
+            (64, 8, 64, 2, 0.1, false),
+            (64, 4, 64, 1, 0.0, false),
+            (32, 4, 64, 4, 0.1, true),
+        ] {
+            let device = Device::flex().autodiff();
+            let config = VitConfig::new(side, patch, width, 4, 3, 10).with_dropout(dropout).with_burn(burn);
+            let model = config.init(&device).unwrap();
+            initialise(&model);
+            let images = Tensor::<4>::ones([batch, 3, side, side], &device);
+            let images = ImageBatch { images, classes: Tensor::<1, Int>::zeros([batch], &device) };
+            let (region, input) = model.stages(&images);
+            let traced = trace("vit", &region, input, &here).unwrap();
+            assert_eq!(traced.distinct_stages(), 3, "patches, blocks, head");
+            let what =
+                format!("{batch} of {} tokens, width {width}, dropout {dropout}, {burn}", config.tokens());
+            let x = Tensor::<3>::ones([batch, config.tokens(), width], &device).require_grad();
+            let block = traced.profile().stages()[1].tape_bytes;
+            compare(&what, block, || model.blocks()[0].forward(x.clone(), None).unwrap());
+            compare_whole(&what, traced.profile(), &model, &images);
+            let built = trace_model("vit", &here, |device| {
+                let images = Tensor::<4>::empty([batch, 3, side, side], device);
+                let classes = Tensor::<1, Int>::empty([batch], device);
+                let stages = config.init(device).unwrap().stages(&ImageBatch { images, classes });
+                Ok::<_, rekindle::Error>(stages)
+            });
+            assert_eq!(built.unwrap().profile(), traced.profile());
+        }
+    });
+}
+
+#[test]
+fn the_tapes_of_a_residual_network_are_within_a_tenth_of_what_they_take() {
+    alone(|| {
+        let here = some_device();
+        for (width, side, batch) in [(16, 32, 2), (8, 64, 2), (32, 16, 4)] {
+            let device = Device::flex().autodiff();
+            let config = ResNetConfig::new(vec![2, 1], 10).with_width(width);
+            let net = config.init(&device).unwrap();
+            initialise(&net);
+            let images = Tensor::<4>::ones([batch, 3, side, side], &device);
+            let images = ImageBatch { images, classes: Tensor::<1, Int>::zeros([batch], &device) };
+            let (region, input) = net.stages(&images);
+            let traced = trace("resnet", &region, input, &here).unwrap();
+            assert_eq!(traced.distinct_stages(), 5, "stem, three kinds of bottlenecks, head");
+            let what = format!("width {width}, {batch} of {side}x{side}");
+            for (index, channels) in [(0, width), (1, 4 * width), (2, 4 * width)] {
+                let x = Tensor::<4>::ones([batch, channels, side, side], &device).require_grad();
+                let tape = traced.profile().stages()[index + 1].tape_bytes;
+                compare(&format!("{what}, bottleneck {index}"), tape, || {
+                    net.blocks()[index].forward(x.clone())
+                });
+            }
+            compare_whole(&what, traced.profile(), &net, &images);
+            let built = trace_model("resnet", &here, |device| {
+                let images = Tensor::<4>::empty([batch, 3, side, side], device);
+                let classes = Tensor::<1, Int>::empty([batch], device);
+                let stages = config.init(device).unwrap().stages(&ImageBatch { images, classes });
+                Ok::<_, rekindle::Error>(stages)
             });
             assert_eq!(built.unwrap().profile(), traced.profile());
         }

@@ -1,0 +1,225 @@
+//! A Vision Transformer under checkpoints: the same bits, and it learns.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail by panicking")]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use burn::module::{Module, ModuleVisitor, Param};
+use burn::optim::{AdamConfig, GradientsParams};
+use burn::tensor::{Device, Distribution, Int, Tensor};
+use rekindle::memory::CountingAllocator;
+use rekindle::training::Precision;
+use rekindle::{Budget, Error, Planner, Rule, Staged, Under, without_checkpointing};
+use rekindle_models::data::{Shapes, Source};
+use rekindle_models::estimate::{Architecture, Transformer, preset};
+use rekindle_models::{ConfigError, ImageBatch, ResNetConfig, Trainable, Vit, VitConfig};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::system();
+
+/// Burn's random state is one per process.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn device() -> Device {
+    Device::flex().autodiff()
+}
+
+/// Twelve pixels along a side, nine tokens of four by four, three blocks.
+fn config() -> VitConfig {
+    VitConfig::new(12, 4, 16, 2, 3, 5)
+}
+
+fn vit(config: &VitConfig) -> Vit {
+    device().seed(3);
+    config.init(&device()).unwrap()
+}
+
+fn images(count: usize, side: usize) -> ImageBatch {
+    device().seed(5);
+    let images = Tensor::<4>::random([count, 3, side, side], Distribution::Normal(0.0, 1.0), &device());
+    ImageBatch { images, classes: Tensor::<1, Int>::arange(0..count as i64, &device()).remainder_scalar(5) }
+}
+
+/// The gradient of every parameter; empty where there is none.
+fn gradients(model: &impl Module, loss: &Tensor<1>) -> Vec<Vec<u8>> {
+    struct Collect(GradientsParams, Vec<Vec<u8>>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let gradient = self.0.get::<D>(param.id).map(|gradient| gradient.into_data().as_bytes().to_vec());
+            self.1.push(gradient.unwrap_or_default());
+        }
+    }
+    let found = GradientsParams::from_grads(rekindle::backward(loss).unwrap(), model);
+    let mut collect = Collect(found, Vec::new());
+    model.visit(&mut collect);
+    collect.1
+}
+
+fn run<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
+    model: &Vit,
+    cut: &S,
+    batch: &ImageBatch,
+    under: Under<'_>,
+) -> Vec<Vec<u8>> {
+    rekindle::seed(9);
+    let (region, images) = cut.stages(batch);
+    gradients(model, &region.under(under).forward(images).unwrap())
+}
+
+/// Compares both cuts with plain training under rules and plans.
+fn gradients_are_those_of_plain(config: &VitConfig, fine_is_coarse: bool) {
+    let _alone = alone();
+    let (model, batch) = (vit(config), images(3, config.side));
+    let plain = |cut: &dyn Fn() -> Vec<Vec<u8>>| without_checkpointing(cut);
+    let expected = plain(&|| run(&model, &model, &batch, Rule::StoreAll.into()));
+    let of_fine = plain(&|| run(&model, &model.fine(), &batch, Rule::StoreAll.into()));
+    // Sixteen in each block, three before and four behind them; none is left out, and none is zero.
+    assert_eq!(expected.len(), 16 * config.layers + 3 + 4);
+    let nothing = |gradient: &Vec<u8>| gradient.iter().all(|byte| *byte == 0);
+    assert!(!expected.iter().any(nothing), "{:?}", expected.iter().position(nothing));
+    assert_eq!(of_fine == expected, fine_is_coarse);
+    for rule in ["store-all", "every-1", "every-2", "sqrt", "full"] {
+        let rule: Rule = rule.parse().unwrap();
+        assert!(run(&model, &model, &batch, rule.into()) == expected, "{rule}, blocks");
+        assert!(run(&model, &model.fine(), &batch, rule.into()) == of_fine, "{rule}, parts");
+    }
+    for budget in [Budget::smallest(), Budget::of_plain(1.1).unwrap()] {
+        let planned = Planner::new(budget).plan(&model, &batch).unwrap();
+        assert!(run(&model, &model, &batch, (&planned).into()) == expected, "{budget}, blocks");
+        let planned = Planner::new(budget).plan(&model.fine(), &batch).unwrap();
+        assert!(run(&model, &model.fine(), &batch, (&planned).into()) == of_fine, "{budget}, parts");
+    }
+}
+
+#[test]
+fn gradients_are_those_of_plain_training_in_both_cuts() {
+    gradients_are_those_of_plain(&config(), true);
+}
+
+#[test]
+fn dropout_is_replayed_in_both_cuts() {
+    gradients_are_those_of_plain(&config().with_dropout(0.2), true);
+}
+
+#[test]
+fn activations_of_16_bits_give_the_same_bits_in_both_cuts() {
+    gradients_are_those_of_plain(&config().with_precision(Precision::Bf16), true);
+}
+
+#[test]
+fn burns_modules_give_the_same_bits_too() {
+    gradients_are_those_of_plain(&config().with_burn(true), true);
+    // Burn's dropout starts anew in every stage.
+    gradients_are_those_of_plain(&config().with_burn(true).with_dropout(0.2), false);
+}
+
+#[test]
+fn our_nodes_find_what_burns_modules_find() {
+    let _alone = alone();
+    let batch = images(3, 12);
+    let found = [false, true].map(|burn| {
+        let loss = vit(&config().with_burn(burn)).loss(&batch, Rule::StoreAll).unwrap();
+        loss.into_scalar::<f32>()
+    });
+    assert!((found[0] - found[1]).abs() < 1e-5, "{found:?}");
+}
+
+/// The patches are what a convolution with steps of their size sees.
+#[test]
+fn a_patch_is_a_step_of_a_convolution() {
+    let _alone = alone();
+    let model = vit(&VitConfig::new(12, 4, 16, 2, 1, 5)).valid();
+    let batch = images(2, 12);
+    let logits = |images: Tensor<4>| model.forward(images).unwrap().into_data();
+    let images = batch.images.inner();
+    let whole = logits(images.clone());
+    // Two rows of patches in each other's place are not the same image: positions tell.
+    let (above, below) = (images.clone().narrow(2, 0, 4), images.clone().narrow(2, 4, 8));
+    assert!(logits(Tensor::cat(vec![below, above], 2)) != whole);
+    // Every pixel of every patch is seen.
+    for (row, column) in [(0, 0), (3, 4), (5, 11), (11, 11)] {
+        let changed = images.clone().slice_assign(
+            [0..1, 1..2, row..row + 1, column..column + 1],
+            Tensor::full([1, 1, 1, 1], 9.0, &images.device()),
+        );
+        let changed = logits(changed);
+        assert!(changed != whole, "{row}, {column}");
+        let second = |data: &burn::tensor::TensorData| data.as_bytes()[5 * 4..].to_vec();
+        assert!(second(&changed) == second(&whole), "the other image is not");
+    }
+}
+
+/// Presets have a token for the class, with a position of its own, where we take the mean: two vectors of the width.
+#[test]
+fn it_has_the_weights_that_are_counted() {
+    for (name, config) in [("vit-l", VitConfig::large_16(1_000)), ("vit-h", VitConfig::huge_14(1_000))] {
+        let Some(Architecture::Transformer(preset)) = preset(name) else { panic!("{name}") };
+        let found = [config.layers, config.width, config.heads, config.patch].map(|size| size as u64);
+        assert_eq!(found, [preset.layers, preset.width, preset.heads, preset.patch], "{name}");
+        assert_eq!(config.tokens() as u64 + 1, preset.positions, "{name}");
+        // Two blocks of each: all of them are gigabytes.
+        let (config, counted) = (VitConfig { layers: 2, ..config }, Transformer { layers: 2, ..preset });
+        let model = config.init(&Device::flex()).unwrap();
+        let expected = Architecture::Transformer(counted).parameters() - 2 * config.width as u64;
+        assert_eq!(model.num_params() as u64, expected, "{name}");
+    }
+    // What the papers say, in millions, for a thousand classes.
+    for (config, expected) in [
+        (VitConfig::tiny_16(1_000), 5.7),
+        (VitConfig::small_16(1_000), 22.0),
+        (VitConfig::base_16(1_000), 86.5),
+    ] {
+        let found = config.init(&Device::flex()).unwrap().num_params() as f64 / 1e6;
+        assert!((found / expected - 1.0).abs() < 0.01, "{found} million, expected {expected}");
+    }
+}
+
+/// What a model has learned of shapes in so many steps: losses, and what it gets right of images it has not seen.
+fn learned<M: Trainable<Batch = ImageBatch>>(mut model: M, rate: f64, steps: usize) -> (Vec<f32>, f64)
+where
+    M: burn::module::Module,
+{
+    let shapes = Shapes::new(16).unwrap();
+    let mut optimizer = AdamConfig::new().init();
+    let mut random = fastrand::Rng::with_seed(1);
+    rekindle::seed(1);
+    let mut losses = Vec::new();
+    for _ in 0..steps {
+        let batch = shapes.draw(32, &mut random, &device());
+        let (region, images) = model.stages(&batch);
+        let loss = region.rule(Rule::EVERY_ONE).forward(images).unwrap();
+        let found = GradientsParams::from_grads(rekindle::backward(&loss).unwrap(), &model);
+        model = optimizer.step(rate, model, found);
+        losses.push(loss.into_scalar::<f32>());
+    }
+    let unseen = shapes.draw(400, &mut fastrand::Rng::with_seed(99), &Device::flex());
+    let right = model.valid().accuracy(&unseen).unwrap();
+    (losses, right)
+}
+
+#[test]
+fn it_learns_shapes_it_has_not_seen() {
+    let _alone = alone();
+    for (width, rate) in [(32, 3e-3), (64, 3e-3), (64, 1e-3), (64, 5e-3)] {
+        for steps in [100, 150] {
+            let start = std::time::Instant::now();
+            let (losses, right) = learned(vit(&VitConfig::new(16, 4, width, 4, 2, 5)), rate, steps);
+            eprintln!("vit {width} {rate} {steps}: {right} {:?} {:?}", losses[steps - 1], start.elapsed());
+        }
+    }
+}
+
+#[test]
+fn a_residual_network_learns_shapes_too() {
+    let _alone = alone();
+    device().seed(3);
+    for steps in [60, 100] {
+        let start = std::time::Instant::now();
+        let net = ResNetConfig::new(vec![1, 1], 5).with_width(8).init(&device()).unwrap();
+        let (losses, right) = learned(net, 1e-2, steps);
+        eprintln!("resnet {steps}: {right} {:?} {:?}", losses[steps - 1], start.elapsed());
+    }
+}
