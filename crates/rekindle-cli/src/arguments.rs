@@ -10,6 +10,7 @@ use rekindle_plan::solvers::{ParseSolverError, Solver};
 use crate::amount::{Budget, Fraction, Target};
 use crate::cut::{Cut, Cutting};
 use crate::estimate::EstimateArguments;
+use crate::models::DataArguments;
 use crate::places::PlaceArguments;
 use crate::sample::SampleArguments;
 use crate::saving::SavingArguments;
@@ -130,9 +131,8 @@ pub(crate) struct TrainArguments {
     /// How many steps to train
     #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) steps: u32,
-    /// What to learn from: a text, read byte by byte [default: examples inside the command]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) data: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) data: DataArguments,
     /// Begin with the weights of this file (safetensors)
     #[arg(long, value_name = "FILE")]
     pub(crate) weights: Option<PathBuf>,

@@ -10,7 +10,7 @@ use crate::arguments::BenchArguments;
 use crate::cut::Cut;
 use crate::failure::Failure;
 use crate::measure::{Measured, Step, build, compare, measured, median, step};
-use crate::models::{Job, Kind, with_model};
+use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::nodes;
 use crate::places::suffix;
 use crate::planning::{self, Knowledge, Planning};
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
         return nodes::run(arguments);
     }
     let size = &arguments.size.size(For::Figures)?;
-    let bench = with_model(size, Benchmark { arguments, size })?;
+    let bench = with_model(size, &DataArguments::default(), Benchmark { arguments, size })?;
     match arguments.json {
         true => report::show_json(&bench)?,
         false => show(&bench)?,
@@ -119,7 +119,7 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
     let cut = size.cutting(arguments.cut)?;
     let device = Device::flex().autodiff();
     let model = build(kind, &device, size.seed)?;
-    let batch = kind.data(None)?.seeded(size.seed).batch(size, &device);
+    let batch = kind.data().seeded(size.seed).batch(size, &device);
     let places = arguments.places.open()?;
     let mut strategies = vec![Strategy::Plain];
     let policies = arguments.policy.iter().cloned().map(Strategy::Policy).collect::<Vec<_>>();

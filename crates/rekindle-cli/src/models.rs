@@ -1,10 +1,14 @@
 //! The models that the command knows by name.
 
 mod gpt;
+mod pairs;
+mod recurrent;
+mod vision;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
+use clap::Args;
 use rekindle::Staged;
 use rekindle_models::Trainable;
 use rekindle_models::data::Source;
@@ -20,6 +24,23 @@ pub(crate) enum ModelName {
     #[default]
     Gpt,
     Llama,
+    Vit,
+    Resnet,
+    Lstm,
+    Gru,
+    TwoTower,
+}
+
+// What to learn from.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct DataArguments {
+    /// What to learn from: a text, a folder of images, a table of sequences, a folder of images with texts (docs/models.md)
+    /// [default: examples inside the command]
+    #[arg(long, value_name = "PATH", help_heading = "Data")]
+    pub(crate) data: Option<PathBuf>,
+    /// Do without images that are broken, and name them, instead of stopping
+    #[arg(long, requires = "data", help_heading = "Data")]
+    pub(crate) skip_broken: bool,
 }
 
 /// What a model is given.
@@ -49,7 +70,7 @@ pub(crate) trait Kind: Sync {
     fn blank(&self, examples: usize, device: &Device) -> BatchOf<Self::Model>;
 
     /// What it learns from: the user's files, or made-up examples.
-    fn data(&self, path: Option<&Path>) -> Result<Data<Self::Source>, Failure>;
+    fn data(&self) -> Data<Self::Source>;
 
     /// How many units an example has.
     fn units(&self) -> usize;
@@ -82,9 +103,13 @@ pub(crate) trait Job {
     fn run<K: Kind>(self, kind: &K) -> Result<Self::Made, Failure>;
 }
 
-/// Does a job with the model of this size.
-pub(crate) fn with_model<J: Job>(size: &Size, job: J) -> Result<J::Made, Failure> {
+/// Does a job with the model of this size, on what is to be learned from.
+pub(crate) fn with_model<J: Job>(size: &Size, data: &DataArguments, job: J) -> Result<J::Made, Failure> {
     match size.model {
-        ModelName::Gpt | ModelName::Llama => job.run(&gpt::Language::of(size)?),
+        ModelName::Gpt | ModelName::Llama => job.run(&gpt::Language::of(size, data)?),
+        ModelName::Vit => job.run(&vision::Patched::of(size, data)?),
+        ModelName::Resnet => job.run(&vision::Residual::of(size, data)?),
+        ModelName::Lstm | ModelName::Gru => job.run(&recurrent::Recurrence::of(size, data)?),
+        ModelName::TwoTower => job.run(&pairs::Towers::of(size, data)?),
     }
 }

@@ -12,7 +12,7 @@ use rekindle_report::{Figure, Measured, MeasuredEvent, Report, ReportError, Tota
 use crate::arguments::ReportArguments;
 use crate::failure::Failure;
 use crate::measure::{Parts, Recipe, build, step, step_traced};
-use crate::models::{Job, Kind, with_model};
+use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::planning::{self, Knowledge, Planning};
 use crate::size::{For, Size};
 use crate::strategy::{Ready, Strategy};
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
         }
         (None, _) => {
             let size = &arguments.size.size(For::Training)?;
-            with_model(size, OfARun { arguments, size })
+            with_model(size, &DataArguments::default(), OfARun { arguments, size })
         }
     }
 }
@@ -61,7 +61,7 @@ fn of_a_run<K: Kind>(arguments: &ReportArguments, size: &Size, kind: &K) -> Resu
     Size::check_room(kind, &[])?;
     let device = Device::flex().autodiff();
     let model = build(kind, &device, size.seed)?;
-    let batch = kind.data(None)?.seeded(size.seed).batch(size, &device);
+    let batch = kind.data().seeded(size.seed).batch(size, &device);
     let strategy = arguments.budget.map_or(Strategy::QUARTER, Strategy::Optimal);
     let cut = size.cutting(arguments.cut)?;
     let places = arguments.places.open()?;

@@ -10,7 +10,7 @@ use rekindle_plan::StageProfile;
 use crate::arguments::ProfileArguments;
 use crate::failure::Failure;
 use crate::measure::build;
-use crate::models::{Job, Kind, with_model};
+use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::size::{For, Size};
 use crate::{files, planning, report};
 
@@ -20,7 +20,8 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
         files::check_writable(path)?;
     }
     let size = &arguments.size.size(For::Training)?;
-    let Profiled { profile, how, model } = with_model(size, Profiling { arguments, size })?;
+    let Profiled { profile, how, model } =
+        with_model(size, &DataArguments::default(), Profiling { arguments, size })?;
     let places = arguments.places.open()?;
     let profile = match places.is_empty() {
         true => profile,
@@ -68,7 +69,7 @@ fn measured<K: Kind>(
     Size::check_room(kind, &[])?;
     let device = Device::flex().autodiff();
     let model = build(kind, &device, size.seed)?;
-    let batch = kind.data(None)?.seeded(size.seed).batch(size, &device);
+    let batch = kind.data().seeded(size.seed).batch(size, &device);
     let measuring = Measuring { runs: usize::from(arguments.runs), ..Measuring::default() };
     let known = planning::measure(arguments.cut.of(&model), batch.part(), measuring)?;
     let how = format!(

@@ -1,26 +1,26 @@
 //! The size of a model and of a step.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rekindle::training::Precision;
 use rekindle::{Bytes, memory};
 
 use crate::cut::Cutting;
 use crate::failure::Failure;
 use crate::measure::Recipe;
-use crate::models::{Job, Kind, ModelName, with_model};
+use crate::models::{DataArguments, Job, Kind, ModelName, with_model};
 use crate::report::counted;
 use crate::strategy::Strategy;
 
 // What can be said of a model and a step. What is not said is as usual for the model and the command.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SizeArguments {
-    /// Which model to train
+    /// Which model; sizes that are not given are usual for it (docs/models.md)
     #[arg(long, value_enum, default_value = "gpt", value_name = "NAME", help_heading = "Model")]
     model: ModelName,
-    /// Layers: blocks of a transformer
+    /// Blocks of a transformer, layers of a resnet
     #[arg(long, value_name = "N", help_heading = "Model")]
     layers: Option<usize>,
-    /// Width of the residual stream
+    /// Width of the residual stream, of a resnet's stem, of a recurrent network's state
     #[arg(long, value_name = "N", help_heading = "Model")]
     width: Option<usize>,
     /// Attention heads; they divide the width
@@ -38,9 +38,15 @@ pub(crate) struct SizeArguments {
     /// Type of activations and checkpoints: f32, bf16 or f16; weights are f32
     #[arg(long, default_value_t, value_name = "TYPE", help_heading = "Model")]
     precision: Precision,
-    /// Tokens in a sequence
+    /// Tokens or steps in a sequence
     #[arg(long, value_name = "N", help_heading = "Model")]
     sequence: Option<usize>,
+    /// Pixels along a side of an image; those of a folder are resized
+    #[arg(long, value_name = "N", help_heading = "Model")]
+    pixels: Option<usize>,
+    /// Pixels along a side of a patch
+    #[arg(long, value_name = "N", help_heading = "Model")]
+    patch: Option<usize>,
     /// Examples in a step
     #[arg(long, value_name = "N", help_heading = "Step")]
     batch: Option<usize>,
@@ -76,33 +82,77 @@ pub(crate) struct Size {
     pub(crate) burn: bool,
     pub(crate) precision: Precision,
     pub(crate) sequence: usize,
+    pub(crate) pixels: usize,
+    /// Those that were asked for.
+    pub(crate) asked_pixels: Option<usize>,
+    pub(crate) patch: usize,
+    /// Flags of other models that were given.
+    not_its_own: Vec<&'static str>,
     pub(crate) batch: usize,
     pub(crate) micro_batches: usize,
     pub(crate) clip_norm: Option<f64>,
     pub(crate) seed: u64,
 }
 
-/// What a model has when nothing is said.
+/// What a model has when nothing is said; 0 for what it has not.
+#[derive(Default)]
 struct Usual {
     layers: usize,
     width: usize,
     heads: usize,
-    dropout: f64,
+    dropout: Option<f64>,
     sequence: usize,
+    pixels: usize,
+    patch: usize,
     batch: usize,
 }
 
 impl Usual {
     fn of(model: ModelName, purpose: For) -> Self {
         let figures = purpose == For::Figures;
+        let either = |figure: usize, training: usize| if figures { figure } else { training };
+        let language = Self {
+            layers: either(24, 8),
+            width: 128,
+            heads: 4,
+            sequence: 128,
+            batch: either(4, 8),
+            ..Self::default()
+        };
         match model {
-            ModelName::Gpt | ModelName::Llama => Self {
-                layers: if figures { 24 } else { 8 },
-                width: 128,
+            ModelName::Gpt => Self { dropout: Some(0.1), ..language },
+            ModelName::Llama => Self { dropout: Some(0.0), ..language },
+            ModelName::Vit => Self {
+                layers: either(12, 4),
+                width: either(128, 64),
                 heads: 4,
-                dropout: if model == ModelName::Gpt { 0.1 } else { 0.0 },
-                sequence: 128,
-                batch: if figures { 4 } else { 8 },
+                dropout: Some(0.0),
+                pixels: either(64, 32),
+                patch: 4,
+                batch: either(4, 16),
+                ..Self::default()
+            },
+            ModelName::Resnet => Self {
+                layers: either(164, 29),
+                width: either(16, 8),
+                pixels: 32,
+                batch: 16,
+                ..Self::default()
+            },
+            ModelName::Lstm | ModelName::Gru => Self {
+                width: either(128, 32),
+                sequence: either(1_000, 100),
+                batch: either(8, 16),
+                ..Self::default()
+            },
+            ModelName::TwoTower => Self {
+                layers: either(6, 2),
+                width: either(128, 64),
+                heads: 4,
+                pixels: either(32, 16),
+                patch: 4,
+                batch: either(32, 64),
+                ..Self::default()
             },
         }
     }
@@ -112,40 +162,74 @@ impl SizeArguments {
     /// What was asked for, and what is usual where nothing was, if it can be.
     pub(crate) fn size(&self, purpose: For) -> Result<Size, Failure> {
         let usual = Usual::of(self.model, purpose);
+        let asked = [
+            ("--layers", self.layers, usual.layers),
+            ("--width", self.width, usual.width),
+            ("--heads", self.heads, usual.heads),
+            ("--sequence", self.sequence, usual.sequence),
+            ("--pixels", self.pixels, usual.pixels),
+            ("--patch", self.patch, usual.patch),
+        ];
+        let language = matches!(self.model, ModelName::Gpt | ModelName::Llama);
+        let of_nodes = language || self.model == ModelName::Vit;
+        let others = [
+            ("--key-heads", self.key_heads.is_some() && !language),
+            ("--dropout", self.dropout.is_some() && usual.dropout.is_none()),
+            ("--burn", self.burn && !of_nodes),
+            ("--precision", self.precision != Precision::F32 && !of_nodes),
+        ];
+        let not_its_own = asked
+            .iter()
+            .map(|(flag, asked, usual)| (*flag, asked.is_some() && *usual == 0))
+            .chain(others)
+            .filter_map(|(flag, wrong)| wrong.then_some(flag))
+            .collect();
         let size = Size {
             model: self.model,
             layers: self.layers.unwrap_or(usual.layers),
             width: self.width.unwrap_or(usual.width),
             heads: self.heads.unwrap_or(usual.heads),
             key_heads: self.key_heads,
-            dropout: self.dropout.unwrap_or(usual.dropout),
+            dropout: self.dropout.or(usual.dropout).unwrap_or(0.0),
             burn: self.burn,
             precision: self.precision,
             sequence: self.sequence.unwrap_or(usual.sequence),
+            pixels: self.pixels.unwrap_or(usual.pixels),
+            asked_pixels: self.pixels,
+            patch: self.patch.unwrap_or(usual.patch),
+            not_its_own,
             batch: self.batch.unwrap_or(usual.batch),
             micro_batches: self.micro_batches,
             clip_norm: self.clip_norm,
             seed: self.seed,
         };
-        size.check()?;
+        size.check(&usual)?;
         Ok(size)
     }
 }
 
 impl Size {
     /// Refuses what no model has.
-    fn check(&self) -> Result<(), Failure> {
+    fn check(&self, usual: &Usual) -> Result<(), Failure> {
         let refuse = |what: String, hint: &str| Err(Failure::request(anyhow::Error::msg(what), hint));
+        let name = self.model.to_possible_value();
+        let name = name.as_ref().map_or("", |name| name.get_name());
+        if let Some(flag) = self.not_its_own.first() {
+            let what = format!("{flag} is given, but a {name} has none of that");
+            return refuse(what, "leave it out, or choose another --model");
+        }
         let counts = [
-            ("layers", self.layers),
-            ("width", self.width),
-            ("heads", self.heads),
-            ("batch", self.batch),
-            ("sequence", self.sequence),
+            ("layers", self.layers, usual.layers),
+            ("width", self.width, usual.width),
+            ("heads", self.heads, usual.heads),
+            ("batch", self.batch, usual.batch),
+            ("sequence", self.sequence, usual.sequence),
+            ("pixels", self.pixels, usual.pixels),
+            ("patch", self.patch, usual.patch),
         ];
         // Far beyond any machine this runs on, and far below where a product of two overflows.
         let largest = 1 << 24;
-        for (name, count) in counts {
+        for (name, count, _) in counts.into_iter().filter(|(_, _, usual)| *usual > 0) {
             if !(1..=largest).contains(&count) {
                 let what = format!("--{name} is {count}, expected 1 to {largest}");
                 return refuse(what, "give a count in that range");
@@ -168,6 +252,17 @@ impl Size {
             return refuse(what, "1 is usual; leave it out to clip nothing");
         }
         Ok(())
+    }
+
+    /// Refuses heads that do not divide the width.
+    pub(crate) fn check_heads(&self) -> Result<(), Failure> {
+        match self.width.is_multiple_of(self.heads) {
+            true => Ok(()),
+            false => Err(Failure::request(
+                anyhow::anyhow!("--heads is {}, which does not divide --width {}", self.heads, self.width),
+                "choose a number of heads that divides the width",
+            )),
+        }
     }
 
     /// Refuses strategies that cannot run on a model.
@@ -229,22 +324,26 @@ impl Size {
                 Ok(kind.stages())
             }
         }
-        with_model(self, Stages)
+        with_model(self, &DataArguments::default(), Stages)
     }
 
     /// What people read in a result.
     pub(crate) fn describe<K: Kind>(&self, kind: &K) -> String {
         format!(
-            "{}, batch {}{}, {}{}{}{}{}",
+            "{}, batch {}{}{}{}{}{}{}",
             kind.describe(),
             self.batch,
             match self.micro_batches {
                 1 => String::new(),
                 parts => format!(" in {parts} parts"),
             },
-            counted(kind.units(), K::UNIT),
+            match kind.units() {
+                1 => String::new(),
+                many => format!(", {}", counted(many, K::UNIT)),
+            },
             match self.model {
-                ModelName::Gpt | ModelName::Llama => format!(", dropout {}", self.dropout),
+                ModelName::Gpt | ModelName::Llama | ModelName::Vit => format!(", dropout {}", self.dropout),
+                _ => String::new(),
             },
             match self.precision {
                 Precision::F32 => String::new(),

@@ -120,9 +120,9 @@ impl<B: Batch> HeldOut<B> {
         Some(Self { batch })
     }
 
-    /// What a model makes of them, a step's part at a time: it has not to hold more than when it is trained.
-    fn accuracy<M: Trainable<Batch = B>>(&self, model: &M, size: &Size) -> Result<f64, Failure> {
-        let parts = self.batch.split(4 * size.micro_batches);
+    /// What a model makes of them, a batch at a time.
+    fn accuracy<M: Trainable<Batch = B>>(&self, model: &M) -> Result<f64, Failure> {
+        let parts = self.batch.split(4);
         let mut right = 0.0;
         for part in &parts {
             right += model.valid().accuracy(part)? * part.examples() as f64;
@@ -178,7 +178,7 @@ fn identity(arguments: &TrainArguments, model: &str, seed: u64, data: &str) -> I
 pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     progress::check(arguments)?;
     let size = &arguments.size.size(For::Training)?;
-    with_model(size, Training { arguments, size })
+    with_model(size, &arguments.data, Training { arguments, size })
 }
 
 struct Training<'a> {
@@ -207,7 +207,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         ));
     }
     let places = arguments.places.open()?;
-    let mut data = kind.data(arguments.data.as_deref())?.seeded(size.seed);
+    let mut data = kind.data().seeded(size.seed);
     let device = Device::flex().autodiff();
     let empty = memory::live().unwrap_or_default();
     if let Some(path) = &arguments.save {
@@ -302,7 +302,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         );
     }
     let held_out = HeldOut::look(&data, size, &device);
-    let accuracy_before = held_out.as_ref().map(|held_out| held_out.accuracy(&model, size)).transpose()?;
+    let accuracy_before = held_out.as_ref().map(|held_out| held_out.accuracy(&model)).transpose()?;
     let pace = Rate { units: K::UNITS, per_step: size.batch * kind.units() };
     let limit = || match ready.budget_bytes().map(with_sum) {
         Some(bytes) => Ok(Limit { name: "the budget", bytes }),
@@ -413,11 +413,9 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let optimizer_state = held.saturating_sub(memory::live().unwrap_or_default());
 
     let held_out = match held_out.zip(accuracy_before) {
-        Some((held_out, before)) => Some(Learned {
-            examples: held_out.batch.examples(),
-            before,
-            after: held_out.accuracy(&model, size)?,
-        }),
+        Some((held_out, before)) => {
+            Some(Learned { examples: held_out.batch.examples(), before, after: held_out.accuracy(&model)? })
+        }
         None => None,
     };
     let batch = data.batch(size, &device);

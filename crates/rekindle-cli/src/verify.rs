@@ -10,7 +10,7 @@ use crate::arguments::VerifyArguments;
 use crate::data::Data;
 use crate::failure::Failure;
 use crate::measure::{Comparison, Recipe, build, compare, measured, median, step};
-use crate::models::{Job, Kind, with_model};
+use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::places::suffix;
 use crate::planning::{self, Knowledge, Planning};
 use crate::report;
@@ -45,7 +45,7 @@ struct Training {
 /// Runs the command.
 pub(crate) fn run(arguments: &VerifyArguments) -> Result<(), Failure> {
     let size = &arguments.size.size(For::Figures)?;
-    with_model(size, Verify { arguments, size })
+    with_model(size, &DataArguments::default(), Verify { arguments, size })
 }
 
 struct Verify<'a> {
@@ -70,7 +70,7 @@ fn verify<K: Kind>(arguments: &VerifyArguments, size: &Size, kind: &K) -> Result
     let cut = size.cutting(arguments.cut)?;
     let device = Device::flex().autodiff();
     let model = build(kind, &device, size.seed)?;
-    let data = kind.data(None)?.seeded(size.seed);
+    let data = kind.data().seeded(size.seed);
     let batch = data.clone().batch(size, &device);
     let bar = report::bar(2, "verifying");
     let expected = step(&model, &batch, &Ready::Plain, size.recipe())?;

@@ -58,7 +58,10 @@ impl GptBlock {
             Norms::Rms => layers.rms_norm(width, config.epsilon),
         };
         let output = |from| {
-            Ok::<_, ConfigError>(Output { linear: linear(from, width), dropout: layers.dropout(config.dropout)? })
+            Ok::<_, ConfigError>(Output {
+                linear: linear(from, width),
+                dropout: layers.dropout(config.dropout)?,
+            })
         };
         let hidden = config.hidden();
         Ok(Self {

@@ -8,7 +8,7 @@ use rekindle_models::data::{Text, TextTooShort};
 use rekindle_models::weights::{self, WeightsError};
 use rekindle_models::{Gpt, GptBatch, GptConfig};
 
-use super::{Kind, ModelName};
+use super::{DataArguments, Kind, ModelName};
 use crate::data::Data;
 use crate::failure::{self, Failure};
 use crate::report::counted;
@@ -18,21 +18,19 @@ use crate::size::Size;
 const OWN_TEXT: &str = include_str!("../../corpus/rekindle.txt");
 
 /// A GPT or a Llama.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Language {
     name: &'static str,
     pub(crate) config: GptConfig,
     /// In a step's part.
     examples: usize,
+    data: Data<Text>,
 }
 
 impl Language {
-    pub(crate) fn of(size: &Size) -> Result<Self, Failure> {
+    pub(crate) fn of(size: &Size, given: &DataArguments) -> Result<Self, Failure> {
         let refuse = |what: String, hint: &str| Err(Failure::request(anyhow::Error::msg(what), hint));
-        if !size.width.is_multiple_of(size.heads) {
-            let what = format!("--heads is {}, which does not divide --width {}", size.heads, size.width);
-            return refuse(what, "choose a number of heads that divides the width");
-        }
+        size.check_heads()?;
         if size.burn && size.precision != Precision::F32 {
             let what = format!(
                 "--precision is {}, but Burn's modules do not mix types with weights of f32",
@@ -61,8 +59,26 @@ impl Language {
                 .with_burn(size.burn)
                 .with_precision(size.precision),
             examples: size.batch / size.micro_batches.max(1),
+            data: text(given.data.as_deref(), size.sequence)?,
         })
     }
+}
+
+/// The text of a file, or our own.
+fn text(path: Option<&Path>, sequence: usize) -> Result<Data<Text>, Failure> {
+    let (bytes, name) = match path {
+        Some(path) => (failure::read(path)?, format!("`{}`", path.display())),
+        None => (OWN_TEXT.as_bytes().to_vec(), "the text inside the command".to_owned()),
+    };
+    let checksum = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&bytes));
+    let text = Text::new(bytes, sequence).map_err(|TextTooShort { found, needed }| {
+        Failure::request(
+            anyhow::anyhow!("{name} has {found} bytes, expected at least {needed} for one sequence"),
+            "give a longer file, or a smaller --sequence",
+        )
+    })?;
+    let (training, held_out) = text.hold_out();
+    Ok(Data::new(training, held_out, checksum))
 }
 
 impl Kind for Language {
@@ -86,20 +102,8 @@ impl Kind for Language {
         GptBatch { tokens: tokens.clone(), targets: tokens }
     }
 
-    fn data(&self, path: Option<&Path>) -> Result<Data<Text>, Failure> {
-        let (bytes, name) = match path {
-            Some(path) => (failure::read(path)?, format!("`{}`", path.display())),
-            None => (OWN_TEXT.as_bytes().to_vec(), "the text inside the command".to_owned()),
-        };
-        let checksum = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&bytes));
-        let text = Text::new(bytes, self.config.sequence).map_err(|TextTooShort { found, needed }| {
-            Failure::request(
-                anyhow::anyhow!("{name} has {found} bytes, expected at least {needed} for one sequence"),
-                "give a longer file, or a smaller --sequence",
-            )
-        })?;
-        let (training, held_out) = text.hold_out();
-        Ok(Data::new(training, held_out, checksum))
+    fn data(&self) -> Data<Text> {
+        self.data.clone()
     }
 
     fn units(&self) -> usize {
