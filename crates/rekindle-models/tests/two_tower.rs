@@ -9,7 +9,7 @@ use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Int, Tensor};
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::training::Accumulation;
-use rekindle::{Budget, Error, Planner, Rule, Staged, Under, without_checkpointing};
+use rekindle::{Budget, DeviceModel, Error, Planner, Rule, Staged, Under, without_checkpointing};
 use rekindle_models::data::{Captions, Source};
 use rekindle_models::{Batch, ConfigError, PairBatch, Trainable, TwoTower, TwoTowerConfig};
 
@@ -254,6 +254,25 @@ fn what_does_not_fit_is_refused() {
     coupled[0].known = coupled[1].slice(0..1).known;
     let error = model.loss(&coupled[0], Rule::EVERY_ONE).unwrap_err();
     assert!(matches!(error, Error::InputShape { what: "known gradients", .. }), "{error}");
+}
+
+#[test]
+fn it_is_traced_without_values() {
+    let _alone = alone();
+    let (model, batch) = (model(16, 1), pairs(4, 1));
+    let here = DeviceModel {
+        name: "some".into(),
+        matmul_flops_per_second: 100_000_000_000,
+        memory_bytes_per_second: 10_000_000_000,
+        overhead_ns_per_op: 1000,
+    };
+    let (region, images) = model.stages(&batch);
+    let traced = rekindle::trace("two-tower", &region, images, &here).unwrap();
+    let names: Vec<&str> = traced.profile().stages().iter().map(|stage| stage.name.as_str()).collect();
+    let blocks = ["image.patches", "image.block.0", "image.head", "text.tokens", "text.block.0", "text.head"];
+    assert_eq!(names[..6], blocks);
+    let (region, images) = model.fine_stages(&batch);
+    assert_eq!(rekindle::trace("two-tower", &region, images, &here).unwrap().profile().stages().len(), 15);
 }
 
 #[test]
