@@ -6,8 +6,8 @@ use burn::tensor::{Bool, Device, Tensor};
 use rekindle::activation::gelu;
 use rekindle::{Attention as Attend, Boundary, Error, Region, tail};
 
-use crate::layers::{Drop, Layers, Linear, Norm};
 use crate::ConfigError;
+use crate::layers::{Drop, Layers, Linear, Norm};
 
 /// The size of a [`GptBlock`], and what it may look at.
 #[derive(Clone, Copy, Debug)]
@@ -41,10 +41,7 @@ impl GptBlock {
         let linear = |from, to| layers.linear(&LinearConfig::new(from, to));
         let norm = || layers.norm(&LayerNormConfig::new(width));
         let output = |from| {
-            Ok::<_, ConfigError>(Output {
-                linear: linear(from, width),
-                dropout: layers.dropout(dropout)?,
-            })
+            Ok::<_, ConfigError>(Output { linear: linear(from, width), dropout: layers.dropout(dropout)? })
         };
         Ok(Self {
             projection: Projection {

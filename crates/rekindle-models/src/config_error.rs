@@ -19,7 +19,9 @@ pub enum ConfigError {
         what: &'static str,
     },
     /// Patches do not cover the image.
-    #[error("patches of {patch} pixels do not divide an image of {side} pixels along a side; choose a patch that does")]
+    #[error(
+        "patches of {patch} pixels do not divide an image of {side} pixels along a side; choose a patch that does"
+    )]
     Patch {
         /// The pixels along a side of an image.
         side: usize,

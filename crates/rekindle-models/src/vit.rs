@@ -105,7 +105,8 @@ impl VitConfig {
         Ok(Vit {
             patches: Patches {
                 linear: layers.linear(&LinearConfig::new(channels * patch * patch, width)),
-                positions: Initializer::Normal { mean: 0.0, std: 0.02 }.init([1, self.tokens(), width], device),
+                positions: Initializer::Normal { mean: 0.0, std: 0.02 }
+                    .init([1, self.tokens(), width], device),
                 image: [channels, side, side],
                 patch,
                 precision,
@@ -221,7 +222,11 @@ impl Vit {
         Region::new().stage("patches", &self.patches, Patches::forward)
     }
 
-    fn with_head(&self, body: Region<Tensor<4>, Tensor<3>>, batch: &ImageBatch) -> Region<Tensor<4>, Tensor<1>> {
+    fn with_head(
+        &self,
+        body: Region<Tensor<4>, Tensor<3>>,
+        batch: &ImageBatch,
+    ) -> Region<Tensor<4>, Tensor<1>> {
         body.stage_with("head", &self.head, batch.classes.clone(), VitHead::loss)
     }
 

@@ -210,7 +210,10 @@ fn folders_without_classes_are_refused_saying_what_was_found() {
     write(path, "0.png", &picture(4, 4, 1));
     let error = refused();
     assert!(matches!(error, FolderError::NoClass { files: 1, .. }), "{error}");
-    assert!(error.to_string().contains("found 1 files and no sub-folder, expected one sub-folder"), "{error}");
+    assert!(
+        error.to_string().contains("found 1 files and no sub-folder, expected one sub-folder"),
+        "{error}"
+    );
     write(path, "cats/0.png", &picture(4, 4, 1));
     assert!(matches!(refused(), FolderError::OneClass { class, .. } if class == "cats"));
     fs::create_dir(path.join("dogs")).unwrap();

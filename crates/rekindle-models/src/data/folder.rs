@@ -145,7 +145,12 @@ impl FolderReader {
                 match &first {
                     Some((first, first_size)) if *first_size != size => {
                         let (first, first_size) = (first.clone(), *first_size);
-                        return Err(FolderError::Sizes { first, first_size, second: file, second_size: size });
+                        return Err(FolderError::Sizes {
+                            first,
+                            first_size,
+                            second: file,
+                            second_size: size,
+                        });
                     }
                     Some(_) => {}
                     None => first = Some((file.clone(), size)),
@@ -264,7 +269,8 @@ impl ImageFolder {
         }
         let (mut training, mut held) = (Vec::new(), Vec::new());
         for (class, name) in self.held.names.iter().enumerate() {
-            let of_class = self.members.iter().copied().filter(|index| self.held.images[*index].class == class);
+            let of_class =
+                self.members.iter().copied().filter(|index| self.held.images[*index].class == class);
             let mut of_class: Vec<usize> = of_class.collect();
             let found = of_class.len();
             if found < 2 {
