@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! cargo run --release -p rekindle-models --example high_resolution
-//! cargo run --release -p rekindle-models --example high_resolution -- 32 4 64 8 8 1
+//! cargo run --release -p rekindle-models --example high_resolution -- 32 8 32 8 4 1
 //! ```
 //!
-//! The numbers are the side of the small images, how many there are, the width, the blocks, the side of a patch, and how often each step is run: 112, 8,
-//! 192, 12, 16 and 3 if nobody says otherwise, which is ViT-Ti/16 on images of 112 and of 224 pixels along a side.
+//! The numbers are the side of the small images, how many there are, the width, the blocks, the side of a patch, and how often
+//! each step is run, the quickest of which counts: 112, 8, 192, 12, 16 and 2 if nobody says otherwise, which is ViT-Ti/16 on
+//! images of 112 and of 224 pixels along a side.
 
 #![allow(clippy::print_stdout, reason = "it is a program to read the output of")]
 
@@ -33,51 +34,29 @@ fn main() -> Result<(), Box<dyn Error>> {
     let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
     let number = |place: usize, usual: usize| numbers.get(place).copied().unwrap_or(usual);
     let (side, images, width) = (number(0, 112), number(1, 8), number(2, 192));
-    let (layers, patch, rounds) = (number(3, 12), number(4, 16), number(5, 3).max(1));
+    let (layers, patch, rounds) = (number(3, 12), number(4, 16), number(5, 2).max(1));
     let small = VitConfig::new(side, patch, width, (width / 64).max(1), layers, 5);
     let large = VitConfig { side: 2 * side, ..small.clone() };
 
     println!("{images} images, {layers} blocks of {width}, patches of {patch} by {patch} pixels");
-    println!("tokens  strategy                      peak        of small  step       gradients");
+    println!("tokens  strategy                 peak       of small  step      gradients");
     let (model, batch) = made(&small, images)?;
-    let run = |_| step(&model, &model, &batch, None);
-    let steps = (0..=rounds).map(run).collect::<Result<Vec<_>, _>>()?;
-    let of_small = steps[1..].iter().map(|step| step.1).max().unwrap_or_default();
-    row(small.tokens(), "plain", of_small, &steps[0].0, &steps[1..]);
-    drop((model, batch, steps));
+    let plain = steps(&model, &model, &batch, None, rounds + 1)?;
+    let of_small = plain[1..].iter().map(|step| step.1).max().unwrap_or_default();
+    let table = Table { tokens: small.tokens(), of_small, expected: plain[0].0.clone() };
+    table.row("plain", &plain[1..]);
 
     let (model, batch) = made(&large, images)?;
-    let fine = model.fine();
-    let run = |_| step(&model, &model, &batch, None);
-    let steps = (0..=rounds).map(run).collect::<Result<Vec<_>, _>>()?;
-    let expected = &steps[0].0;
-    row(large.tokens(), "plain", of_small, expected, &steps[1..]);
-    let run = |_| step(&model, &model, &batch, Some(Rule::EVERY_ONE.into()));
-    let steps_of_rule = (0..rounds).map(run).collect::<Result<Vec<_>, _>>()?;
-    row(large.tokens(), "every-1", of_small, expected, &steps_of_rule);
-    let fits = [
-        planned("blocks, budget of small", &model, &model, &batch, Budget::bytes(of_small), rounds)?,
-        planned("parts, budget of small", &model, &fine, &batch, Budget::bytes(of_small), rounds)?,
-        planned("blocks, smallest", &model, &model, &batch, Budget::smallest(), rounds)?,
-        planned("parts, smallest", &model, &fine, &batch, Budget::smallest(), rounds)?,
-    ];
-    let mut least = None;
-    for (name, found) in fits {
-        match found {
-            Ok(steps) => {
-                let peak = row(large.tokens(), name, of_small, expected, &steps);
-                least = Some(least.map_or(peak, |least: Bytes| least.min(peak)));
-            }
-            Err(refused) => println!("{:6}  {name:28}  {refused}", large.tokens()),
-        }
-    }
-    let under = least.is_some_and(|least| least <= of_small);
-    println!(
-        "\n{} tokens under the peak of plain on {}: {}",
-        large.tokens(),
-        small.tokens(),
-        if under { "yes" } else { "no" }
-    );
+    // The first step makes the weights.
+    let plain = steps(&model, &model, &batch, None, rounds + 1)?;
+    let table = Table { tokens: large.tokens(), of_small, expected: plain[0].0.clone() };
+    table.row("plain", &plain[1..]);
+    table.row("every-1", &steps(&model, &model, &batch, Some(Rule::EVERY_ONE.into()), rounds)?);
+    let blocks = table.plans("blocks", &model, &model, &batch, rounds)?;
+    let parts = table.plans("parts", &model, &model.fine(), &batch, rounds)?;
+    let least = blocks.into_iter().chain(parts).min();
+    let answer = if least.is_some_and(|least| least <= of_small) { "yes" } else { "no" };
+    println!("\n{} tokens under the peak of plain on {}: {answer}", large.tokens(), small.tokens());
     Ok(())
 }
 
@@ -89,44 +68,66 @@ fn made(config: &VitConfig, images: usize) -> Result<(Vit, ImageBatch), Box<dyn 
     Ok((config.init(&device)?, shapes.draw(images, &mut fastrand::Rng::with_seed(1), &device)))
 }
 
-/// Steps under the optimal plan for a budget, or why there is none.
-fn planned<'a, S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
-    name: &'a str,
+/// What steps on images of one size are compared with.
+struct Table {
+    tokens: usize,
+    /// The peak of plain training on the small images.
+    of_small: Bytes,
+    expected: Vec<Vec<u8>>,
+}
+
+impl Table {
+    /// Measures a cut and runs its optimal plans, for the memory of the small images and for the least there is: their peaks.
+    fn plans<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
+        &self,
+        name: &str,
+        model: &Vit,
+        cut: &S,
+        batch: &ImageBatch,
+        rounds: usize,
+    ) -> Result<Vec<Bytes>, rekindle::Error> {
+        let measuring = Measuring { runs: 2, ..Measuring::default() };
+        let measured = rekindle::measure(cut, batch, measuring, &mut |_, _| {})?;
+        let noise = measured.noise();
+        let profile = measured.into_profile(cut.name(), "flex")?;
+        let mut peaks = Vec::new();
+        let budgets = [("budget of small", Budget::bytes(self.of_small)), ("smallest", Budget::smallest())];
+        for (kind, budget) in budgets {
+            let name = format!("{name}, {kind}");
+            match Planner::new(budget).profile(profile.clone(), noise).plan(cut, batch) {
+                Ok(planned) => {
+                    let steps = steps(model, cut, batch, Some((&planned).into()), rounds)?;
+                    peaks.push(self.row(&name, &steps));
+                }
+                Err(refused) => println!("{:6}  {name:23}  {refused}", self.tokens),
+            }
+        }
+        Ok(peaks)
+    }
+
+    /// Prints a line, and gives the peak.
+    fn row(&self, name: &str, steps: &[Step]) -> Bytes {
+        let time = steps.iter().map(|step| step.2).min().unwrap_or_default();
+        let peak = steps.iter().map(|step| step.1).max().unwrap_or_default();
+        println!(
+            "{:6}  {name:23}  {:9}  {:7.0}%  {time:8.2?}  {}",
+            self.tokens,
+            peak.to_string(),
+            100.0 * peak.get() as f64 / self.of_small.get() as f64,
+            if steps.iter().all(|step| step.0 == self.expected) { "identical" } else { "DIFFER" }
+        );
+        peak
+    }
+}
+
+fn steps<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
     model: &Vit,
     cut: &S,
     batch: &ImageBatch,
-    budget: Budget,
-    rounds: usize,
-) -> Result<(&'a str, Result<Vec<Step>, rekindle::Error>), rekindle::Error> {
-    let measuring = Measuring { runs: 2, ..Measuring::default() };
-    let measured = rekindle::measure(cut, batch, measuring, &mut |_, _| {})?;
-    let noise = measured.noise();
-    let profile = measured.into_profile(cut.name(), "flex")?;
-    let found = match Planner::new(budget).profile(profile, noise).plan(cut, batch) {
-        Ok(planned) => {
-            // The first step of a plan looks at each stage once more.
-            step(model, cut, batch, Some((&planned).into()))?;
-            (0..rounds).map(|_| step(model, cut, batch, Some((&planned).into()))).collect()
-        }
-        Err(refused) => Err(refused),
-    };
-    Ok((name, found))
-}
-
-/// Prints a line of the table, and gives the peak.
-fn row(tokens: usize, name: &str, of_small: Bytes, expected: &[Vec<u8>], steps: &[Step]) -> Bytes {
-    let mut times: Vec<Duration> = steps.iter().map(|step| step.2).collect();
-    times.sort_unstable();
-    let time = times.get(times.len() / 2).copied().unwrap_or_default();
-    let peak = steps.iter().map(|step| step.1).max().unwrap_or_default();
-    println!(
-        "{tokens:6}  {name:28}  {:10}  {:7.0}%  {:9.2?}  {}",
-        peak.to_string(),
-        100.0 * peak.get() as f64 / of_small.get() as f64,
-        time,
-        if steps.iter().all(|step| step.0 == expected) { "identical" } else { "DIFFER" }
-    );
-    peak
+    under: Option<Under<'_>>,
+    count: usize,
+) -> Result<Vec<Step>, rekindle::Error> {
+    (0..count).map(|_| step(model, cut, batch, under)).collect()
 }
 
 fn step<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(

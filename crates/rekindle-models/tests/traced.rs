@@ -201,8 +201,8 @@ fn the_tapes_of_a_vision_transformer_are_within_a_tenth_of_what_they_take() {
             let model = config.init(&device).unwrap();
             initialise(&model);
             let images = Tensor::<4>::ones([batch, 3, side, side], &device);
-            let images = ImageBatch { images, classes: Tensor::<1, Int>::zeros([batch], &device) };
-            let (region, input) = model.stages(&images);
+            let sample = ImageBatch { images, classes: Tensor::<1, Int>::zeros([batch], &device) };
+            let (region, input) = model.stages(&sample);
             let traced = trace("vit", &region, input, &here).unwrap();
             assert_eq!(traced.distinct_stages(), 3, "patches, blocks, head");
             let what =
@@ -210,10 +210,11 @@ fn the_tapes_of_a_vision_transformer_are_within_a_tenth_of_what_they_take() {
             let x = Tensor::<3>::ones([batch, config.tokens(), width], &device).require_grad();
             let block = traced.profile().stages()[1].tape_bytes;
             compare(&what, block, || model.blocks()[0].forward(x.clone(), None).unwrap());
-            compare_whole(&what, traced.profile(), &model, &images);
+            compare_whole(&what, traced.profile(), &model, &sample);
             let built = trace_model("vit", &here, |device| {
                 let images = Tensor::<4>::empty([batch, 3, side, side], device);
-                let classes = Tensor::<1, Int>::empty([batch], device);
+                // A device that is not there has whole numbers of another size.
+                let classes = Tensor::<1, Int>::empty([batch], (device, sample.classes.dtype()));
                 let stages = config.init(device).unwrap().stages(&ImageBatch { images, classes });
                 Ok::<_, rekindle::Error>(stages)
             });
@@ -232,8 +233,8 @@ fn the_tapes_of_a_residual_network_are_within_a_tenth_of_what_they_take() {
             let net = config.init(&device).unwrap();
             initialise(&net);
             let images = Tensor::<4>::ones([batch, 3, side, side], &device);
-            let images = ImageBatch { images, classes: Tensor::<1, Int>::zeros([batch], &device) };
-            let (region, input) = net.stages(&images);
+            let sample = ImageBatch { images, classes: Tensor::<1, Int>::zeros([batch], &device) };
+            let (region, input) = net.stages(&sample);
             let traced = trace("resnet", &region, input, &here).unwrap();
             assert_eq!(traced.distinct_stages(), 5, "stem, three kinds of bottlenecks, head");
             let what = format!("width {width}, {batch} of {side}x{side}");
@@ -244,10 +245,11 @@ fn the_tapes_of_a_residual_network_are_within_a_tenth_of_what_they_take() {
                     net.blocks()[index].forward(x.clone())
                 });
             }
-            compare_whole(&what, traced.profile(), &net, &images);
+            compare_whole(&what, traced.profile(), &net, &sample);
             let built = trace_model("resnet", &here, |device| {
                 let images = Tensor::<4>::empty([batch, 3, side, side], device);
-                let classes = Tensor::<1, Int>::empty([batch], device);
+                // A device that is not there has whole numbers of another size.
+                let classes = Tensor::<1, Int>::empty([batch], (device, sample.classes.dtype()));
                 let stages = config.init(device).unwrap().stages(&ImageBatch { images, classes });
                 Ok::<_, rekindle::Error>(stages)
             });
