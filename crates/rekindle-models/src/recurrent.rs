@@ -107,8 +107,7 @@ impl Recurrent {
         let mut region = Region::new();
         for start in (0..all).step_by(steps.max(1)) {
             let count = steps.min(all - start);
-            // Part of the tensor that is there: nothing is copied before a step reads it.
-            let inputs = batch.sequences.clone().narrow(1, start, count);
+            let inputs = part(&batch.sequences, start, count);
             region = region.stage_with(format!("step.{start}"), &self.cell, inputs, Cell::forward);
         }
         let region = region.stage_with("head", &self.head, batch.classes.clone(), RecurrentHead::loss);
@@ -154,8 +153,21 @@ impl Recurrent {
     }
 }
 
+/// Some of the steps: part of the tensor that is there, nothing is copied before a step reads it. Made below autodiff, which
+/// would note an operation for every stage and keep it as long as the region, more than a small state takes.
+fn part(sequences: &Tensor<3>, start: usize, count: usize) -> Tensor<3> {
+    match sequences.gradient_checkpointing_strategy() {
+        Some(strategy) if !sequences.is_tracked() => {
+            let part = sequences.clone().inner().narrow(1, start, count);
+            Tensor::from_inner(part).with_gradient_checkpointing_strategy(strategy)
+        }
+        // A tracked one is refused by the region, by name.
+        _ => sequences.clone().narrow(1, start, count),
+    }
+}
+
 /// Steps without a tape between two sweeps.
-const SWEPT: usize = 64;
+const SWEPT: usize = 16;
 
 /// Rounded up, and at least 1.
 fn square_root(steps: usize) -> usize {

@@ -103,7 +103,15 @@ fn with_slots_of_the_logarithm_revolve_takes_little_more_for_four_times_the_leng
             }
         }
     }
-    println!("{peaks:?} {predicted:?}");
+    // A state of 16 sequences: what a slot takes. Four times the length is two slots more.
+    let state = 16 * 32 * 2 * 4;
+    for (index, pair) in LENGTHS.windows(2).enumerate() {
+        let (from, to) = (index, index + 1);
+        assert!(predicted[to] <= predicted[from] + 3 * state, "{predicted:?}");
+        // What the region itself lists for a stage grows with their number.
+        let stages = (pair[1] - pair[0]) as u64 / 8;
+        assert!(peaks[to] <= peaks[from] + 3 * state + stages * 3072, "{peaks:?}");
+    }
 }
 
 #[test]
