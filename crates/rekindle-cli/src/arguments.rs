@@ -128,9 +128,9 @@ pub(crate) struct TrainArguments {
     /// What a stage of a plan is: a block, a part of one, or whichever has the better plan
     #[arg(long, value_enum, default_value = "auto", value_name = "CUT", conflicts_with_all = ["strategy", "plan"])]
     pub(crate) cut: Cutting,
-    /// How many steps to train
-    #[arg(long, default_value_t = 60, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) steps: u32,
+    /// How many steps to train [default: 60 for most models]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) steps: Option<u32>,
     #[command(flatten)]
     pub(crate) data: DataArguments,
     /// Begin with the weights of this file (safetensors)
@@ -142,9 +142,9 @@ pub(crate) struct TrainArguments {
     /// What the loss is multiplied by before its backward: a power of two, or auto, which finds one for f16
     #[arg(long, default_value = "auto", value_name = "SCALE", value_parser = scaling)]
     pub(crate) loss_scale: Scaling,
-    /// How far each step goes
-    #[arg(long, default_value_t = 1e-3, value_name = "RATE", allow_negative_numbers = true)]
-    pub(crate) learning_rate: f64,
+    /// How far each step goes [default: 0.001 for most models]
+    #[arg(long, value_name = "RATE", allow_negative_numbers = true)]
+    pub(crate) learning_rate: Option<f64>,
     #[command(flatten)]
     pub(crate) places: PlaceArguments,
     #[command(flatten)]

@@ -46,20 +46,21 @@ impl Progress {
     /// Begins to show a run under the strategy or plan of this name. `limit` is asked only when it is shown: it may have
     /// to be measured.
     pub(crate) fn start(
-        arguments: &TrainArguments,
+        tui: bool,
+        steps: u32,
         model: String,
         rate: Rate,
         strategy: String,
         limit: impl FnOnce() -> Result<Limit, Failure>,
     ) -> Result<Self, Failure> {
-        if !arguments.tui {
-            let bar = report::bar(u64::from(arguments.steps), "training");
+        if !tui {
+            let bar = report::bar(u64::from(steps), "training");
             return Ok(Self::Line { bar, started: Instant::now(), rate });
         }
         Ok(Self::Live(Screen::open(View {
             model,
             strategy,
-            steps: arguments.steps,
+            steps,
             rate,
             limit: Some(limit()?),
             ..View::default()

@@ -82,8 +82,9 @@ pub(crate) struct Size {
     pub(crate) burn: bool,
     pub(crate) precision: Precision,
     pub(crate) sequence: usize,
+    /// What was asked for.
+    pub(crate) asked_sequence: Option<usize>,
     pub(crate) pixels: usize,
-    /// Those that were asked for.
     pub(crate) asked_pixels: Option<usize>,
     pub(crate) patch: usize,
     /// Flags of other models that were given.
@@ -149,11 +150,32 @@ impl Usual {
                 layers: either(6, 2),
                 width: either(128, 64),
                 heads: 4,
+                sequence: 64,
                 pixels: either(32, 16),
                 patch: 4,
                 batch: either(32, 64),
                 ..Self::default()
             },
+        }
+    }
+}
+
+impl ModelName {
+    /// How far a step goes when nothing is said.
+    pub(crate) fn usual_learning_rate(self) -> f64 {
+        match self {
+            Self::Gpt | Self::Llama | Self::TwoTower => 1e-3,
+            Self::Vit => 3e-3,
+            Self::Resnet | Self::Lstm | Self::Gru => 1e-2,
+        }
+    }
+
+    /// How many steps show that it learns.
+    pub(crate) fn usual_steps(self) -> u32 {
+        match self {
+            Self::Gpt | Self::Llama | Self::Resnet | Self::TwoTower => 60,
+            Self::Vit => 150,
+            Self::Lstm | Self::Gru => 200,
         }
     }
 }
@@ -194,6 +216,7 @@ impl SizeArguments {
             burn: self.burn,
             precision: self.precision,
             sequence: self.sequence.unwrap_or(usual.sequence),
+            asked_sequence: self.sequence,
             pixels: self.pixels.unwrap_or(usual.pixels),
             asked_pixels: self.pixels,
             patch: self.patch.unwrap_or(usual.patch),

@@ -158,11 +158,11 @@ fn asked_for_nothing(arguments: &TrainArguments) -> bool {
 }
 
 /// What must be the same for a run to go on from a snapshot.
-fn identity(arguments: &TrainArguments, model: &str, seed: u64, data: &str) -> Identity {
+fn identity(arguments: &TrainArguments, model: &str, seed: u64, learning_rate: f64, data: &str) -> Identity {
     let mut identity = vec![
         ("model", model.to_owned()),
         ("seed", seed.to_string()),
-        ("learning rate", arguments.learning_rate.to_string()),
+        ("learning rate", learning_rate.to_string()),
         ("text", data.to_owned()),
     ];
     if let Some(path) = &arguments.weights {
@@ -199,7 +199,8 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     Size::check_room(kind, std::slice::from_ref(&strategy))?;
     let described = size.describe(kind);
     let cut = size.cutting(arguments.cut)?;
-    let rate = arguments.learning_rate;
+    let rate = arguments.learning_rate.unwrap_or(size.model.usual_learning_rate());
+    let all_steps = arguments.steps.unwrap_or(size.model.usual_steps());
     if !(rate.is_finite() && rate > 0.0) {
         return Err(Failure::request(
             anyhow::anyhow!("--learning-rate is {rate}, expected a number above 0"),
@@ -224,15 +225,15 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
 
     let sample = data.clone().batch(size, &device);
     let mut saving =
-        Saving::open(&arguments.saving, identity(arguments, &described, size.seed, data.checksum()))?;
+        Saving::open(&arguments.saving, identity(arguments, &described, size.seed, rate, data.checksum()))?;
     let mut first = 0;
     if let (Some(saving), true) = (&mut saving, arguments.saving.resume) {
         let resumed = saving.resume(model, optimizer, data, scale)?;
         (first, model, optimizer, data) = (resumed.steps, resumed.model, resumed.optimizer, resumed.data);
         scale = resumed.scale;
-        if first >= arguments.steps {
+        if first >= all_steps {
             return Err(Failure::request(
-                anyhow::anyhow!("the run is through: {first} of {} steps are done", arguments.steps),
+                anyhow::anyhow!("the run is through: {first} of {all_steps} steps are done"),
                 format!("give more --steps than {first}"),
             ));
         }
@@ -311,12 +312,13 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
             Ok(Limit { name: "plain's peak", bytes })
         }
     };
-    let mut progress = Progress::start(arguments, described.clone(), pace, name.clone(), limit)?;
+    let mut progress =
+        Progress::start(arguments.tui, all_steps, described.clone(), pace, name.clone(), limit)?;
     let start = Instant::now();
-    let mut losses = Vec::with_capacity(arguments.steps as usize);
+    let mut losses = Vec::with_capacity(all_steps as usize);
     let (mut last_norm, mut clips) = (None, 0);
     memory::reset_peak();
-    for number in first..arguments.steps {
+    for number in first..all_steps {
         if let Some(adaptive) = adaptive.as_mut().filter(|_| number > first) {
             let (next, told) = match adaptive.next() {
                 Ok(next) => next,
@@ -383,7 +385,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
                 ));
             }
         }
-        let last = !go_on || number + 1 == arguments.steps;
+        let last = !go_on || number + 1 == all_steps;
         if let Some(saving) = saving.as_mut().filter(|saving| saving.is_due(number + 1, last)) {
             match saving.write(number + 1, &model, &optimizer, &data, &scale) {
                 // A full disk may have room again at the next one; the older ones are there.
@@ -403,8 +405,8 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     }
     let seconds = start.elapsed().as_secs_f64();
     let steps = losses.len() as u32;
-    if first + steps < arguments.steps {
-        eprintln!("ended after {} of {} steps", first + steps, arguments.steps);
+    if first + steps < all_steps {
+        eprintln!("ended after {} of {all_steps} steps", first + steps);
     }
     let training_peak = training_peak.saturating_sub(empty);
     // What is gone with the optimizer was its own.

@@ -4,6 +4,7 @@ mod captions;
 mod folder;
 mod recall;
 mod shapes;
+mod table;
 mod text;
 
 use burn::tensor::Device;
@@ -11,9 +12,10 @@ use burn::tensor::Device;
 use crate::Batch;
 
 pub use captions::Captions;
-pub use folder::{FolderError, FolderReader, ImageFolder, OnBroken, Skipped};
+pub use folder::{FolderError, FolderReader, ImageFolder, OnBroken, PairFolder, Skipped};
 pub use recall::Recall;
 pub use shapes::{Shapes, ShapesError};
+pub use table::{SequenceTable, TableError, TableShape};
 pub use text::{Text, TextTooShort};
 
 /// Examples of which any number can be drawn, the same ones from the same random numbers.

@@ -1,56 +1,91 @@
 //! Images and their texts.
 
 use burn::tensor::{Device, Int, IntDType, Tensor};
-use rekindle_models::data::Captions;
+use rekindle_models::data::{Captions, PairFolder, Source};
 use rekindle_models::{PairBatch, TwoTower, TwoTowerConfig};
 
-use super::{DataArguments, Kind};
+use super::{DataArguments, Kind, vision};
 use crate::data::Data;
 use crate::failure::Failure;
 use crate::report::counted;
 use crate::size::Size;
 
+/// Pairs of the user's, or made-up ones.
+pub(crate) enum Pairs {
+    Folder(PairFolder),
+    Captions(Captions),
+}
+
+impl Source for Pairs {
+    type Batch = PairBatch;
+
+    fn draw(&self, examples: usize, random: &mut fastrand::Rng, device: &Device) -> PairBatch {
+        match self {
+            Self::Folder(folder) => folder.draw(examples, random, device),
+            Self::Captions(captions) => captions.draw(examples, random, device),
+        }
+    }
+}
+
+/// What there is to see and to read.
+struct Seen {
+    data: Data<Pairs>,
+    side: usize,
+    vocabulary: usize,
+    tokens: usize,
+}
+
+impl Seen {
+    fn look(size: &Size, given: &DataArguments) -> Result<Self, Failure> {
+        let Some(path) = &given.data else {
+            // Images of four by four cells, each of four by four pixels at least.
+            if !size.pixels.is_multiple_of(16) {
+                return Err(Failure::request(
+                    anyhow::anyhow!("--pixels is {}, expected a multiple of 16", size.pixels),
+                    "16 is usual for the images inside the command",
+                ));
+            }
+            let captions = Captions::new(size.pixels / 4);
+            let checksum = format!("captions of {} pixels", size.pixels);
+            let [training, held_out] = [captions, captions].map(Pairs::Captions);
+            return Ok(Self {
+                data: Data::new(training, Some(held_out), checksum),
+                side: size.pixels,
+                vocabulary: Captions::VOCABULARY,
+                tokens: Captions::TOKENS,
+            });
+        };
+        let tokens = size.sequence;
+        let folder = vision::reader(size, given).read_pairs(path, tokens).map_err(vision::refused)?;
+        let side = vision::side(path, folder.image(), folder.skipped())?;
+        let checksum = folder.checksum();
+        let (training, held_out) = folder.split(0.1).map_err(vision::refused)?;
+        let data = Data::new(Pairs::Folder(training), Some(Pairs::Folder(held_out)), checksum);
+        Ok(Self { data, side, vocabulary: PairFolder::VOCABULARY, tokens })
+    }
+}
+
 /// Two towers whose embeddings of an image and its text are to be alike.
 pub(crate) struct Towers {
     config: TwoTowerConfig,
     examples: usize,
-    data: Data<Captions>,
+    data: Data<Pairs>,
 }
 
 impl Towers {
-    pub(crate) fn of(size: &Size, _given: &DataArguments) -> Result<Self, Failure> {
+    pub(crate) fn of(size: &Size, given: &DataArguments) -> Result<Self, Failure> {
         size.check_heads()?;
-        let cells = 4;
-        if !size.pixels.is_multiple_of(4 * cells) {
-            return Err(Failure::request(
-                anyhow::anyhow!("--pixels is {}, expected a multiple of {}", size.pixels, 4 * cells),
-                "16 is usual",
-            ));
-        }
-        if !size.pixels.is_multiple_of(size.patch) {
-            return Err(Failure::request(
-                anyhow::anyhow!("--patch is {}, which does not divide {} pixels", size.patch, size.pixels),
-                "choose a patch that divides the image, or other --pixels",
-            ));
-        }
-        let captions = Captions::new(size.pixels / cells);
-        let config = TwoTowerConfig::new(
-            captions.pixels(),
-            size.patch,
-            Captions::VOCABULARY,
-            Captions::TOKENS,
-            size.width,
-            size.heads,
-            size.layers,
-        );
-        let data = Data::new(captions, Some(captions), format!("captions of {} pixels", size.pixels));
+        let Seen { data, side, vocabulary, tokens } = Seen::look(size, given)?;
+        vision::check_patch(size, side)?;
+        let config =
+            TwoTowerConfig::new(side, size.patch, vocabulary, tokens, size.width, size.heads, size.layers);
         Ok(Self { config, examples: size.batch / size.micro_batches.max(1), data })
     }
 }
 
 impl Kind for Towers {
     type Model = TwoTower;
-    type Source = Captions;
+    type Source = Pairs;
     const UNIT: &'static str = "pair";
     const UNITS: &'static str = "pairs";
 
@@ -64,7 +99,7 @@ impl Kind for Towers {
         PairBatch::new(Tensor::zeros([examples, 3, side, side], device), texts)
     }
 
-    fn data(&self) -> Data<Captions> {
+    fn data(&self) -> Data<Pairs> {
         self.data.clone()
     }
 

@@ -1,7 +1,7 @@
 //! Recurrences over sequences.
 
 use burn::tensor::{Device, Int, IntDType, Tensor};
-use rekindle_models::data::{Recall, Source};
+use rekindle_models::data::{Recall, SequenceTable, Source, TableShape};
 use rekindle_models::{Recurrent, RecurrentConfig, RecurrentKind, SequenceBatch};
 
 use super::{DataArguments, Kind, ModelName};
@@ -15,6 +15,7 @@ const SYMBOLS: usize = 4;
 
 /// Sequences of the user's, or made-up ones.
 pub(crate) enum Sequences {
+    Table(SequenceTable),
     Recall(Recall),
 }
 
@@ -23,8 +24,48 @@ impl Source for Sequences {
 
     fn draw(&self, examples: usize, random: &mut fastrand::Rng, device: &Device) -> SequenceBatch {
         match self {
+            Self::Table(table) => table.draw(examples, random, device),
             Self::Recall(recall) => recall.draw(examples, random, device),
         }
+    }
+}
+
+/// What there is to read.
+struct Seen {
+    data: Data<Sequences>,
+    features: usize,
+    classes: usize,
+    /// Steps of a sequence.
+    length: usize,
+}
+
+impl Seen {
+    fn look(size: &Size, given: &DataArguments) -> Result<Self, Failure> {
+        let Some(path) = &given.data else {
+            let (recall, length) = (Recall::new(SYMBOLS, size.sequence)?, size.sequence);
+            let features = recall.features();
+            let checksum = format!("{SYMBOLS} symbols over {length} steps");
+            let [training, held_out] = [recall.clone(), recall].map(Sequences::Recall);
+            return Ok(Self {
+                data: Data::new(training, Some(held_out), checksum),
+                features,
+                classes: SYMBOLS,
+                length,
+            });
+        };
+        let refused = |error| {
+            Failure::request(
+                anyhow::Error::new(error).context(format!("`{}`", path.display())),
+                "give a table with the columns sequence, class and a number for each feature (docs/models.md)",
+            )
+        };
+        let shape = TableShape { steps: size.asked_sequence, classes: None };
+        let table = SequenceTable::read(path, shape).map_err(refused)?;
+        let (features, classes, length) = (table.features().len(), table.classes(), table.steps());
+        let checksum = format!("{:016x}", table.checksum());
+        let (training, held_out) = table.split(0.1, 0).map_err(refused)?;
+        let data = Data::new(Sequences::Table(training), Some(Sequences::Table(held_out)), checksum);
+        Ok(Self { data, features, classes, length })
     }
 }
 
@@ -39,18 +80,12 @@ pub(crate) struct Recurrence {
 }
 
 impl Recurrence {
-    pub(crate) fn of(size: &Size, _given: &DataArguments) -> Result<Self, Failure> {
+    pub(crate) fn of(size: &Size, given: &DataArguments) -> Result<Self, Failure> {
         let (name, kind) = match size.model {
             ModelName::Gru => ("gru", RecurrentKind::Gru),
             _ => ("lstm", RecurrentKind::Lstm),
         };
-        let recall = Recall::new(SYMBOLS, size.sequence)?;
-        let (features, classes, length) = (recall.features(), SYMBOLS, size.sequence);
-        let data = Data::new(
-            Sequences::Recall(recall.clone()),
-            Some(Sequences::Recall(recall)),
-            format!("{SYMBOLS} symbols over {length} steps"),
-        );
+        let Seen { data, features, classes, length } = Seen::look(size, given)?;
         // It must not have forgotten the beginning before it has learned anything.
         let config =
             RecurrentConfig::new(features, size.width, classes).with_kind(kind).with_memory(Some(length));

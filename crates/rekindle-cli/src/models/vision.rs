@@ -1,7 +1,9 @@
 //! Models of images.
 
+use std::path::Path;
+
 use burn::tensor::{Device, Int, IntDType, Tensor};
-use rekindle_models::data::{FolderError, FolderReader, ImageFolder, OnBroken, Shapes, Source};
+use rekindle_models::data::{FolderError, FolderReader, ImageFolder, OnBroken, Shapes, Skipped, Source};
 use rekindle_models::{ImageBatch, ResNet, ResNetConfig, Vit, VitConfig};
 
 use super::{DataArguments, Kind};
@@ -48,43 +50,72 @@ impl Seen {
             );
             return Ok(Self { data, classes, side: size.pixels });
         };
-        let mut reader = FolderReader::new();
-        if let Some(side) = size.asked_pixels {
-            reader = reader.resize(side);
-        }
-        if given.skip_broken {
-            reader = reader.on_broken(OnBroken::Skip);
-        }
-        let folder = reader.read(path).map_err(refused)?;
-        for skipped in folder.skipped() {
-            eprintln!("left out {}: {}", skipped.path.display(), skipped.reason);
-        }
-        let [_, height, width] = folder.image();
-        if height != width {
-            return Err(Failure::request(
-                anyhow::anyhow!(
-                    "the images of `{}` are {width} by {height} pixels, expected squares",
-                    path.display()
-                ),
-                "give --pixels to have them resized",
-            ));
-        }
+        let folder = reader(size, given).read(path).map_err(refused)?;
+        let side = side(path, folder.image(), folder.skipped())?;
         let classes = folder.names().len();
         let checksum = folder.checksum();
         let (training, held_out) = folder.split(0.1).map_err(refused)?;
         let data = Data::new(Images::Folder(training), Some(Images::Folder(held_out)), checksum);
-        Ok(Self { data, classes, side: height })
+        Ok(Self { data, classes, side })
     }
 }
 
-fn refused(error: FolderError) -> Failure {
+/// How a folder is asked to be read.
+pub(super) fn reader(size: &Size, given: &DataArguments) -> FolderReader {
+    let reader = FolderReader::new().on_broken(match given.skip_broken {
+        true => OnBroken::Skip,
+        false => OnBroken::Refuse,
+    });
+    match size.asked_pixels {
+        Some(side) => reader.resize(side),
+        None => reader,
+    }
+}
+
+/// The pixels along a side of a folder's images, after a word on what is not among them.
+pub(super) fn side(
+    path: &Path,
+    [_, height, width]: [usize; 3],
+    skipped: &[Skipped],
+) -> Result<usize, Failure> {
+    for Skipped { path, reason } in skipped {
+        eprintln!("left out {}: {reason}", path.display());
+    }
+    match height == width {
+        true => Ok(height),
+        false => Err(Failure::request(
+            anyhow::anyhow!(
+                "the images of `{}` are {width} by {height} pixels, expected squares",
+                path.display()
+            ),
+            "give --pixels to have them resized",
+        )),
+    }
+}
+
+pub(super) fn refused(error: FolderError) -> Failure {
     let hint = match &error {
         FolderError::Broken { .. } => "mend or remove the file, or give --skip-broken",
         FolderError::Sizes { .. } => "give --pixels to have all of them resized",
         FolderError::Resize { .. } => "give fewer --pixels",
+        FolderError::FewPairs { .. } | FolderError::NoText { .. } => {
+            "give a folder of png or jpeg images, with a text beside each: cat.png and cat.txt"
+        }
+        FolderError::TextLength { .. } => "shorten the text, or give a larger --sequence",
         _ => "give a folder with a sub-folder of png or jpeg images for each class",
     };
     Failure::request(error, hint)
+}
+
+/// Refuses patches that do not divide an image.
+pub(super) fn check_patch(size: &Size, side: usize) -> Result<(), Failure> {
+    match side.is_multiple_of(size.patch) {
+        true => Ok(()),
+        false => Err(Failure::request(
+            anyhow::anyhow!("--patch is {}, which does not divide {side} pixels", size.patch),
+            "choose a patch that divides the image, or other --pixels",
+        )),
+    }
 }
 
 /// What no step of images can do without: weights four times, and the pixels.
@@ -108,12 +139,7 @@ impl Patched {
     pub(crate) fn of(size: &Size, given: &DataArguments) -> Result<Self, Failure> {
         size.check_heads()?;
         let Seen { data, classes, side } = Seen::look(size, given)?;
-        if !side.is_multiple_of(size.patch) {
-            return Err(Failure::request(
-                anyhow::anyhow!("--patch is {}, which does not divide {side} pixels", size.patch),
-                "choose a patch that divides the image, or other --pixels",
-            ));
-        }
+        check_patch(size, side)?;
         let config = VitConfig::new(side, size.patch, size.width, size.heads, size.layers, classes)
             .with_dropout(size.dropout)
             .with_burn(size.burn)
@@ -162,13 +188,13 @@ impl Kind for Patched {
     fn describe(&self) -> String {
         let config = &self.config;
         format!(
-            "vit, {}, width {}, {}, {} by {} pixels in {}",
+            "vit, {}, width {}, {}, {} by {} pixels in {} patches",
             counted(config.layers, "block"),
             config.width,
             counted(config.heads, "head"),
             config.side,
             config.side,
-            counted(config.tokens(), "patch")
+            config.tokens()
         )
     }
 }

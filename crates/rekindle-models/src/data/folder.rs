@@ -1,6 +1,7 @@
 //! Images from files: a folder for each class.
 
 mod error;
+mod pairs;
 
 use std::fs;
 use std::ops::Range;
@@ -16,6 +17,7 @@ use super::Source;
 use crate::ImageBatch;
 
 pub use error::FolderError;
+pub use pairs::PairFolder;
 
 /// The longest side that images are made to.
 const LONGEST: usize = 8_192;
@@ -122,9 +124,7 @@ impl FolderReader {
     /// skipped, or sizes differ and are not to be made the same.
     pub fn read(self, path: impl AsRef<Path>) -> Result<ImageFolder, FolderError> {
         let path = path.as_ref();
-        if let Some(found) = self.resize.filter(|side| !(1..=LONGEST).contains(side)) {
-            return Err(FolderError::Resize { found, most: LONGEST });
-        }
+        self.check()?;
         let mut skipped = Vec::new();
         let entries_here = entries(path, &mut skipped)?.into_iter();
         let (classes, files): (Vec<_>, Vec<_>) = entries_here.partition(|entry| entry.is_dir());
@@ -142,19 +142,7 @@ impl FolderReader {
             for file in entries(folder, &mut skipped)? {
                 let Some(read) = self.file(&file, &mut skipped)? else { continue };
                 let size = [read.width() as usize, read.height() as usize];
-                match &first {
-                    Some((first, first_size)) if *first_size != size => {
-                        let (first, first_size) = (first.clone(), *first_size);
-                        return Err(FolderError::Sizes {
-                            first,
-                            first_size,
-                            second: file,
-                            second_size: size,
-                        });
-                    }
-                    Some(_) => {}
-                    None => first = Some((file.clone(), size)),
-                }
+                pairs::same_size(&mut first, &file, size)?;
                 images.push(Image { class, name: name_of(&file), pixels: read.into_raw() });
             }
             if images.len() == before.0 {
@@ -166,6 +154,14 @@ impl FolderReader {
         let names = classes.iter().map(|class| name_of(class)).collect();
         let members = (0..images.len()).collect();
         Ok(ImageFolder { held: Arc::new(Held { names, width, height, images, skipped }), members })
+    }
+
+    /// Refuses a size that no image is made to.
+    fn check(self) -> Result<(), FolderError> {
+        match self.resize.filter(|side| !(1..=LONGEST).contains(side)) {
+            Some(found) => Err(FolderError::Resize { found, most: LONGEST }),
+            None => Ok(()),
+        }
     }
 
     /// One image, or none if the file is to be passed over.

@@ -87,4 +87,30 @@ pub enum FolderError {
         /// How many images it has.
         found: usize,
     },
+    /// There is nothing to tell a pair from.
+    #[error("{} has {found} images with a text beside them, expected at least 2: `cat.png` and `cat.txt`", path.display())]
+    FewPairs {
+        /// The folder.
+        path: PathBuf,
+        /// The pairs in it.
+        found: usize,
+    },
+    /// An image has no text beside it.
+    #[error("{} cannot be read: {source}; expected a text beside every image", path.display())]
+    NoText {
+        /// Where the text should be.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A text is empty, or longer than a model reads.
+    #[error("{} has {found} bytes of text, expected 1 to {most}", path.display())]
+    TextLength {
+        /// The text.
+        path: PathBuf,
+        /// Its bytes.
+        found: usize,
+        /// The most there may be.
+        most: usize,
+    },
 }
