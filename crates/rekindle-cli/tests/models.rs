@@ -1,0 +1,251 @@
+//! Every model by its name: trained, verified, traced, on its own examples and on the user's files.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use image::{Rgb, RgbImage};
+use serde_json::Value;
+use tempfile::{TempDir, tempdir};
+
+fn rekindle(arguments: &[&str]) -> Output {
+    let mut run = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+    run.env("NO_COLOR", "1").env("COLUMNS", "100").arg("--no-config").args(arguments).output().unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let output = rekindle(&[arguments, &["--json"]].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What the command says when it refuses, and that it does with the code for a bad request.
+fn refused(arguments: &[&str]) -> String {
+    let output = rekindle(arguments);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+    assert!(output.stdout.is_empty(), "{arguments:?}");
+    said
+}
+
+/// Small ones of each.
+const MODELS: [(&str, &[&str]); 7] = [
+    ("gpt", &["--layers", "2", "--width", "32", "--heads", "2", "--sequence", "16"]),
+    ("llama", &["--layers", "2", "--width", "32", "--heads", "4", "--key-heads", "2", "--sequence", "16"]),
+    ("vit", &["--layers", "2", "--width", "32", "--heads", "2", "--pixels", "16"]),
+    ("resnet", &["--layers", "11", "--width", "4", "--pixels", "16"]),
+    ("lstm", &["--width", "16", "--sequence", "40"]),
+    ("gru", &["--width", "16", "--sequence", "40"]),
+    ("two-tower", &["--layers", "1", "--width", "32", "--heads", "2", "--pixels", "16"]),
+];
+
+#[test]
+fn every_model_trains_within_its_budget_with_identical_gradients() {
+    for (model, size) in MODELS {
+        let all =
+            [&["train", "--model", model, "--steps", "3", "--budget", "smallest", "--batch", "8"], size];
+        let found = json(&all.concat());
+        assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"], "{model}");
+        assert_eq!(found["gradients"]["loss_identical"], true, "{model}");
+        let bytes = |key: &str| found[key].as_u64().unwrap();
+        assert!(bytes("peak_bytes") <= bytes("budget_bytes"), "{model}: {found}");
+        assert!(bytes("peak_bytes") < bytes("plain_peak_bytes"), "{model}: {found}");
+        assert!(found["model"].as_str().unwrap().starts_with(model), "{found}");
+        assert!(found["held_out"]["examples"].as_u64().unwrap() >= 32, "{found}");
+    }
+}
+
+#[test]
+fn every_model_is_verified_in_parts_of_a_batch_and_traced() {
+    for (model, size) in MODELS {
+        let flags =
+            ["verify", "--model", model, "--batch", "8", "--micro-batches", "2", "--strategy", "full"];
+        let verdict = json(&[&flags, size].concat());
+        assert_eq!(verdict["identical"], verdict["tensors"], "{model}");
+        let profile = json(&[&["profile", "--trace", "--model", model, "--batch", "4"], size].concat());
+        assert_eq!(profile["format"], "rekindle.profile/1", "{model}");
+        assert!(profile["stages"].as_array().unwrap().len() > 3, "{model}");
+    }
+}
+
+#[test]
+fn what_is_made_up_can_be_learned() {
+    let enough = |model: &str, flags: &[&str], least: f64| {
+        let found = json(&[&["train", "--model", model, "--strategy", "every-1"], flags].concat());
+        let held_out = |when: &str| found["held_out"][when].as_f64().unwrap();
+        let losses = ["first_loss", "last_loss"].map(|key| found[key].as_f64().unwrap());
+        assert!(held_out("after") > least && held_out("after") > held_out("before"), "{model}: {found}");
+        assert!(losses[1] < losses[0], "{model}: {found}");
+    };
+    // Chance is a quarter or less.
+    enough("gru", &["--sequence", "30", "--steps", "150"], 0.6);
+    enough("resnet", &["--pixels", "16", "--layers", "11", "--steps", "60"], 0.5);
+    enough("two-tower", &["--batch", "32", "--steps", "60"], 0.15);
+}
+
+#[test]
+fn a_flag_of_another_model_is_refused() {
+    for (model, flag, value) in [
+        ("resnet", "--heads", "4"),
+        ("lstm", "--layers", "2"),
+        ("gpt", "--pixels", "32"),
+        ("vit", "--key-heads", "2"),
+        ("two-tower", "--dropout", "0.1"),
+        ("gru", "--precision", "bf16"),
+    ] {
+        let said = refused(&["train", "--model", model, flag, value]);
+        assert!(said.contains(&format!("{flag} is given, but a {model} has none of that")), "{said}");
+        assert!(said.contains("hint: "), "{said}");
+    }
+    let said = refused(&["train", "--model", "resnet", "--layers", "30"]);
+    assert!(said.contains("--layers is 30, expected 9 N + 2 for a resnet, such as 29"), "{said}");
+    let said = refused(&["train", "--model", "vit", "--pixels", "30", "--patch", "4"]);
+    assert!(said.contains("--patch is 4, which does not divide 30 pixels"), "{said}");
+    let said = refused(&["train", "--model", "llama", "--key-heads", "3"]);
+    assert!(said.contains("--key-heads is 3, which does not divide --heads 4"), "{said}");
+}
+
+fn picture(path: &Path, side: u32, shade: u8) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    RgbImage::from_pixel(side, side, Rgb([shade, 255 - shade, 128])).save(path).unwrap();
+}
+
+/// Dark and bright images, a folder for each.
+fn folder() -> TempDir {
+    let folder = tempdir().unwrap();
+    for index in 0..12u8 {
+        picture(&folder.path().join(format!("dark/{index}.png")), 8, 20 + index);
+        picture(&folder.path().join(format!("bright/{index}.png")), 8, 220 + index);
+    }
+    folder
+}
+
+#[test]
+fn a_folder_of_images_is_learned() {
+    let folder = folder();
+    let path = folder.path().to_str().unwrap();
+    let flags = ["train", "--model", "vit", "--layers", "1", "--width", "16", "--heads", "2", "--batch", "8"];
+    let found = json(&[&flags[..], &["--steps", "40", "--strategy", "every-1", "--data", path]].concat());
+    assert_eq!(found["held_out"]["after"], 1.0, "{found}");
+    fs::write(folder.path().join("dark/broken.png"), "no image").unwrap();
+    let run = |more: &[&'static str]| [&flags[..], &["--steps", "2", "--data", path], more].concat();
+    let said = refused(&run(&[]));
+    assert!(said.contains("broken.png") && said.contains("--skip-broken"), "{said}");
+    let output = rekindle(&run(&["--skip-broken", "--strategy", "every-1"]));
+    assert!(output.status.success());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("left out"));
+    fs::remove_file(folder.path().join("dark/broken.png")).unwrap();
+    picture(&folder.path().join("dark/large.png"), 12, 30);
+    let said = refused(&run(&[]));
+    assert!(said.contains("large.png") && said.contains("--pixels"), "{said}");
+    assert!(rekindle(&run(&["--pixels", "8", "--strategy", "every-1"])).status.success());
+}
+
+#[test]
+fn a_table_of_sequences_is_learned() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("steps.csv");
+    let mut table = "sequence,class,x\n".to_owned();
+    for sequence in 0..40 {
+        let class = sequence % 2;
+        for step in 0..6 {
+            table += &format!(
+                "s{sequence},{class},{}\n",
+                if class == 0 { -1.0 } else { 1.0 } + 0.1 * f64::from(step)
+            );
+        }
+    }
+    fs::write(&path, &table).unwrap();
+    let flags = ["train", "--model", "gru", "--width", "8", "--batch", "8", "--data", path.to_str().unwrap()];
+    let found = json(&[&flags[..], &["--steps", "40", "--strategy", "every-1"]].concat());
+    assert_eq!(found["held_out"]["after"], 1.0, "{found}");
+    fs::write(&path, table.replace("s3,1,1\n", "s3,1,one\n")).unwrap();
+    let said = refused(&flags);
+    assert!(said.contains("steps.csv") && said.contains("`one` is not a finite number"), "{said}");
+    fs::write(&path, "").unwrap();
+    assert!(refused(&flags).contains("the table has no rows"));
+}
+
+#[test]
+fn images_with_texts_are_learned() {
+    let folder = tempdir().unwrap();
+    for index in 0..24u8 {
+        picture(&folder.path().join(format!("{index}.png")), 8, index * 10);
+        fs::write(folder.path().join(format!("{index}.txt")), format!("shade {index}\n")).unwrap();
+    }
+    let path = folder.path().to_str().unwrap();
+    let flags = [
+        "train",
+        "--model",
+        "two-tower",
+        "--layers",
+        "1",
+        "--width",
+        "16",
+        "--heads",
+        "2",
+        "--batch",
+        "8",
+        "--sequence",
+        "12",
+        "--steps",
+        "5",
+        "--strategy",
+        "every-1",
+        "--micro-batches",
+        "2",
+        "--data",
+        path,
+    ];
+    let found = json(&flags);
+    assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"]);
+    fs::remove_file(folder.path().join("7.txt")).unwrap();
+    assert!(refused(&flags).contains("expected a text beside every image"));
+    fs::write(folder.path().join("7.txt"), "a text of more than twelve bytes").unwrap();
+    assert!(refused(&flags).contains("has 32 bytes of text, expected 1 to 12"));
+}
+
+#[test]
+fn weights_are_saved_taken_up_again_and_sampled_from() {
+    let folder = tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (model, size) = MODELS[1];
+    let train = [&["train", "--model", model, "--strategy", "every-1", "--batch", "4"], size].concat();
+    let first = json(&[&train[..], &["--steps", "30", "--save", &path("a.safetensors")]].concat());
+    let second = json(&[&train[..], &["--steps", "5", "--weights", &path("a.safetensors")]].concat());
+    let loss = |found: &Value, key: &str| found[key].as_f64().unwrap();
+    assert!(loss(&second, "first_loss") < loss(&first, "first_loss") - 0.5, "{first} {second}");
+    let sample = ["sample", &path("a.safetensors"), "--prompt", "The ", "--tokens", "40"];
+    let found = json(&sample);
+    assert_eq!(found["tokens"].as_array().unwrap().len(), 40);
+    assert_eq!(json(&sample), found);
+    let other = json(&[&sample[..], &["--seed", "2"]].concat());
+    assert_ne!(other, found);
+    let text = String::from_utf8(rekindle(&sample).stdout).unwrap();
+    assert!(text.starts_with("The ") && text.len() > 40, "{text}");
+
+    // Any other model, too.
+    let (model, size) = MODELS[3];
+    let net = [&["train", "--model", model, "--strategy", "every-1", "--steps", "2"], size].concat();
+    json(&[&net[..], &["--save", &path("net.safetensors")]].concat());
+    json(&[&net[..], &["--weights", &path("net.safetensors")]].concat());
+    let said = refused(&["sample", &path("net.safetensors")]);
+    assert!(said.contains("does not say what model it is of"), "{said}");
+    let said = refused(&[&train[..], &["--weights", &path("net.safetensors")]].concat());
+    assert!(said.contains("lacks `lm_head.weight`"), "{said}");
+
+    let whole = fs::read(path("a.safetensors")).unwrap();
+    fs::write(path("half.safetensors"), &whole[..whole.len() / 2]).unwrap();
+    for run in [vec!["sample"], [&train[..], &["--weights"]].concat()] {
+        let said = refused(&[&run[..], &[&path("half.safetensors")]].concat());
+        assert!(said.contains("no whole safetensors file"), "{said}");
+    }
+    for (flag, value) in [("--temperature", "-1"), ("--prompt", ""), ("--tokens", "0")] {
+        refused(&[&sample[..2], &[flag, value]].concat());
+    }
+    // A run that cannot be begun leaves what is there.
+    refused(&[&train[..], &["--width", "33", "--save", &path("a.safetensors")]].concat());
+    assert!(fs::read(path("a.safetensors")).unwrap() == whole);
+}
