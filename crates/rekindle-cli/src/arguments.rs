@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Train a model, then compare with plain training: peak memory, time, gradients
-    Train(TrainArguments),
+    Train(Box<TrainArguments>),
     /// Write on where a prompt ends, with the weights of a trained language model
     Sample(SampleArguments),
     /// Compare the gradients of a strategy with those of plain training, bit for bit
@@ -71,7 +71,7 @@ pub(crate) enum Command {
 
 impl Default for Command {
     fn default() -> Self {
-        Self::Train(TrainArguments::parse_from(["rekindle"]))
+        Self::Train(Box::new(TrainArguments::parse_from(["rekindle"])))
     }
 }
 

@@ -58,7 +58,7 @@ pub fn load(path: &Path, device: &Device) -> Result<(GptConfig, Gpt), WeightsErr
         );
         return Err(WeightsError::Config { path: path.to_owned(), reason });
     }
-    let refused = |source| WeightsError::Model { path: path.to_owned(), source };
+    let refused = |source| WeightsError::Model { path: path.to_owned(), source: Box::new(source) };
     let model = config.init(device).map_err(refused)?;
     let model = fill(&config, model, &file, device)?;
     Ok((config, model))

@@ -50,7 +50,7 @@ pub enum WeightsError {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: ConfigError,
+        source: Box<ConfigError>,
     },
     /// Weights are missing.
     #[error("`{}` lacks {}", path.display(), listed(names))]

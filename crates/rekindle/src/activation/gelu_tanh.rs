@@ -30,7 +30,7 @@ pub fn gelu_tanh<const D: usize>(input: Tensor<D>) -> Tensor<D> {
 /// Of the cube of `x`.
 const CUBE: f32 = 0.044_715;
 /// Twice the square root of 2 over pi: `(1 + tanh(u)) / 2` is the sigmoid of `2u`.
-const SLOPE: f32 = 1.595_769_1;
+const SLOPE: f32 = 1.595_769;
 
 #[derive(Clone, Copy, Debug)]
 struct GeluTanh;

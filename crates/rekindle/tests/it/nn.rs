@@ -364,7 +364,7 @@ fn rotary_positions_turn_pairs_and_their_gradients_back() {
         // Without autodiff, and of a type that has no kernel.
         let plain = rotary.forward(x.clone().inner().reshape([batch, places, heads * depth])).unwrap();
         plain.into_data().assert_approx_eq::<f32>(&expected, Tolerance::absolute(1e-5));
-        let wide = x.clone().detach().cast(DType::F64).require_grad();
+        let wide = x.clone().cast(DType::F64).detach().require_grad();
         let y = rotary.forward(wide.clone().reshape([batch, places, heads * depth])).unwrap();
         let gradients = (y.clone() * y).sum().mul_scalar(0.5).backward();
         let found = wide.grad(&gradients).unwrap();
