@@ -36,8 +36,8 @@ const MODELS: [(&str, &[&str]); 7] = [
     ("llama", &["--layers", "2", "--width", "32", "--heads", "4", "--key-heads", "2", "--sequence", "16"]),
     ("vit", &["--layers", "2", "--width", "32", "--heads", "2", "--pixels", "16"]),
     ("resnet", &["--layers", "11", "--width", "4", "--pixels", "16"]),
-    ("lstm", &["--width", "16", "--sequence", "40"]),
-    ("gru", &["--width", "16", "--sequence", "40"]),
+    ("lstm", &["--width", "64", "--sequence", "40"]),
+    ("gru", &["--width", "64", "--sequence", "40"]),
     ("two-tower", &["--layers", "1", "--width", "32", "--heads", "2", "--pixels", "16"]),
 ];
 
@@ -64,6 +64,13 @@ fn every_model_is_verified_in_parts_of_a_batch_and_traced() {
             ["verify", "--model", model, "--batch", "8", "--micro-batches", "2", "--strategy", "full"];
         let verdict = json(&[&flags, size].concat());
         assert_eq!(verdict["identical"], verdict["tensors"], "{model}");
+        if ["lstm", "gru"].contains(&model) {
+            // Its weights are made from values, which a traced model has not.
+            let output =
+                rekindle(&[&["profile", "--trace", "--model", model, "--batch", "4"], size].concat());
+            assert!(String::from_utf8(output.stderr).unwrap().contains("measure it instead"));
+            continue;
+        }
         let profile = json(&[&["profile", "--trace", "--model", model, "--batch", "4"], size].concat());
         assert_eq!(profile["format"], "rekindle.profile/1", "{model}");
         assert!(profile["stages"].as_array().unwrap().len() > 3, "{model}");
