@@ -109,6 +109,7 @@ impl Rotary {
         let (heads, half) = (width / self.depth, self.depth / 2);
         let device = x.device();
         let turns = B::float_from_data(self.data([sequence, 2 * half]), &device);
+        let turns = B::float_cast(turns, x.dtype().into());
         let turns = B::float_reshape(turns, Shape::from([1, sequence, 1, 2, half]));
         let half_of = |tensor: &FloatTensor<B>, which: usize| {
             let sizes = tensor.shape();
