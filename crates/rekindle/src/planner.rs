@@ -150,7 +150,7 @@ impl<'a> Planner<'a> {
     /// ```
     /// use burn::nn::{Linear, LinearConfig};
     /// use burn::tensor::{Device, Tensor};
-    /// use rekindle::{Budget, Planner, Region, Staged};
+    /// use rekindle::{Budget, Bytes, Planner, Region, Staged};
     /// use rekindle_plan::solvers::{Solver, revolve};
     ///
     /// struct Layers(Vec<Linear>);
@@ -168,7 +168,7 @@ impl<'a> Planner<'a> {
     ///
     /// let device = Device::flex().autodiff();
     /// let model = Layers((0..10).map(|_| LinearConfig::new(8, 8).init(&device)).collect());
-    /// let planner = Planner::new(Budget::of_plain(1.0)?).solver(Solver::Revolve).slots(3);
+    /// let planner = Planner::new(Budget::bytes(Bytes::mebibytes(16))).solver(Solver::Revolve).slots(3);
     /// let planned = planner.plan(&model, &Tensor::ones([2, 8], &device))?;
     /// assert_eq!(Some(planned.plan().predicted.forwards), revolve::forwards(10, 3));
     /// # Ok::<(), rekindle::Error>(())
