@@ -1,25 +1,14 @@
 //! A residual network under checkpoints: the same bits, the same statistics, and it learns.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamConfig, GradientsParams};
-use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
-use rekindle::{Budget, Error, Planner, Rule, Staged, Under, without_checkpointing};
+use burn::tensor::{Distribution, Int, Tensor, TensorData};
+use rekindle::{Budget, Planner, Rule, without_checkpointing};
 use rekindle_models::estimate::{Architecture, ResNet as Counted, ResNetKind};
 use rekindle_models::{ConfigError, ImageBatch, ResNet, ResNetConfig, Trainable};
 
-/// Burn's random state is one per process.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn device() -> Device {
-    Device::flex().autodiff()
-}
+use crate::common::{alone, device};
+use crate::step::step;
 
 fn net(bottlenecks: &[usize]) -> ResNet {
     device().seed(3);
@@ -45,47 +34,24 @@ fn quarters(count: usize, seed: u64) -> ImageBatch {
     ImageBatch { images: noise + light, classes }
 }
 
-fn gradients(net: &ResNet, loss: &Tensor<1>) -> Vec<Vec<u8>> {
-    struct Collect(GradientsParams, Vec<Vec<u8>>);
-    impl ModuleVisitor for Collect {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = self.0.get::<D>(param.id).map(|gradient| gradient.into_data().as_bytes().to_vec());
-            self.1.push(gradient.unwrap_or_default());
-        }
-    }
-    let found = GradientsParams::from_grads(rekindle::backward(loss).unwrap(), net);
-    let mut collect = Collect(found, Vec::new());
-    net.visit(&mut collect);
-    collect.1
-}
-
-fn run<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
-    net: &ResNet,
-    cut: &S,
-    batch: &ImageBatch,
-    under: Under<'_>,
-) -> Result<Vec<Vec<u8>>, Error> {
-    let (region, images) = cut.stages(batch);
-    Ok(gradients(net, &region.under(under).forward(images)?))
-}
-
 #[test]
 fn gradients_are_those_of_plain_training_in_both_cuts() {
-    let _alone = alone();
-    let (net, batch) = (net(&[2, 1, 2]), quarters(4, 5));
-    let expected = without_checkpointing(|| run(&net, &net, &batch, Rule::StoreAll.into())).unwrap();
-    // Three convolutions with their norms in each of five bottlenecks, three shortcuts, stem and head.
-    assert_eq!(expected.iter().filter(|gradient| !gradient.is_empty()).count(), 5 * 9 + 3 + 5);
-    for rule in ["store-all", "every-1", "every-2", "sqrt", "full"] {
-        let rule: Rule = rule.parse().unwrap();
-        assert!(run(&net, &net, &batch, rule.into()).unwrap() == expected, "{rule}");
-        assert!(
-            run(&net, &net.fine(), &batch, rule.into()).unwrap() == expected,
-            "{rule}, single convolutions"
-        );
-    }
-    let planned = Planner::new(Budget::smallest()).plan(&net.fine(), &batch).unwrap();
-    assert!(run(&net, &net.fine(), &batch, (&planned).into()).unwrap() == expected);
+    alone(|| {
+        let (net, batch) = (net(&[2, 1, 2]), quarters(4, 5));
+        let expected = without_checkpointing(|| step(&net, &net, &batch, Rule::StoreAll.into())).unwrap();
+        // The loss, three convolutions with their norms in each of five bottlenecks, three shortcuts, stem and head.
+        assert_eq!(expected.iter().filter(|gradient| !gradient.is_empty()).count(), 1 + 5 * 9 + 3 + 5);
+        for rule in ["store-all", "every-1", "every-2", "sqrt", "full"] {
+            let rule: Rule = rule.parse().unwrap();
+            assert!(step(&net, &net, &batch, rule.into()).unwrap() == expected, "{rule}");
+            assert!(
+                step(&net, &net.fine(), &batch, rule.into()).unwrap() == expected,
+                "{rule}, single convolutions"
+            );
+        }
+        let planned = Planner::new(Budget::smallest()).plan(&net.fine(), &batch).unwrap();
+        assert!(step(&net, &net.fine(), &batch, (&planned).into()).unwrap() == expected);
+    });
 }
 
 /// The weights that are trained; running statistics are not.
@@ -121,22 +87,23 @@ fn it_has_the_weights_that_are_counted() {
 
 #[test]
 fn it_learns_under_checkpoints_what_it_has_not_seen() {
-    let _alone = alone();
-    let mut net = net(&[1, 1]);
-    let mut optimizer = AdamConfig::new().init();
-    rekindle::seed(1);
-    let mut losses = Vec::new();
-    for step in 0..30 {
-        let loss = net.loss(&quarters(16, 100 + step), Rule::EVERY_ONE).unwrap();
-        let found = GradientsParams::from_grads(rekindle::backward(&loss).unwrap(), &net);
-        net = optimizer.step(1e-2, net, found);
-        losses.push(loss.into_scalar::<f32>());
-    }
-    assert!(losses[29] < losses[0] / 4.0, "{losses:?}");
-    let unseen = quarters(64, 7);
-    let answers = net.valid().forward(unseen.images.inner()).argmax(1).flatten::<1>(0, 1);
-    let right = answers.equal(unseen.classes.inner()).int().sum().into_scalar::<i64>();
-    assert!(right >= 56, "{right} of 64");
+    alone(|| {
+        let mut net = net(&[1, 1]);
+        let mut optimizer = AdamConfig::new().init();
+        rekindle::seed(1);
+        let mut losses = Vec::new();
+        for step in 0..30 {
+            let loss = net.loss(&quarters(16, 100 + step), Rule::EVERY_ONE).unwrap();
+            let found = GradientsParams::from_grads(rekindle::backward(&loss).unwrap(), &net);
+            net = optimizer.step(1e-2, net, found);
+            losses.push(loss.into_scalar::<f32>());
+        }
+        assert!(losses[29] < losses[0] / 4.0, "{losses:?}");
+        let unseen = quarters(64, 7);
+        let answers = net.valid().forward(unseen.images.inner()).argmax(1).flatten::<1>(0, 1);
+        let right = answers.equal(unseen.classes.inner()).int().sum().into_scalar::<i64>();
+        assert!(right >= 56, "{right} of 64");
+    });
 }
 
 #[test]

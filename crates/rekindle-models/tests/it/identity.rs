@@ -1,18 +1,12 @@
 //! The models train the same under every rule, bit for bit.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle::{Rule, without_checkpointing};
 use rekindle_models::{ConfigError, ConvNetConfig, GptBatch, GptConfig};
 
-/// Burn's random state is one per process.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use crate::common::{alone, device};
 
 fn rules() -> Vec<Rule> {
     let names = ["store-all", "full", "every-1", "every-2", "sqrt"];
@@ -37,25 +31,26 @@ fn state(module: &impl Module) -> Vec<Vec<u8>> {
 }
 
 /// Trains three steps under every rule and plain, and wants the same weights.
-fn trains_the_same(train: impl Fn(Rule) -> Vec<Vec<u8>>) {
-    let _alone = alone();
-    let device = Device::flex().autodiff();
-    let start = || {
-        rekindle::seed(1);
-        device.seed(1);
-    };
-    start();
-    let plain = without_checkpointing(|| train(Rule::StoreAll));
-    assert!(!plain.is_empty());
-    for rule in rules() {
+fn trains_the_same(train: impl Fn(Rule) -> Vec<Vec<u8>> + Sync) {
+    alone(|| {
+        let device = device();
+        let start = || {
+            rekindle::seed(1);
+            device.seed(1);
+        };
         start();
-        assert!(train(rule) == plain, "{rule} differs from plain training");
-    }
+        let plain = without_checkpointing(|| train(Rule::StoreAll));
+        assert!(!plain.is_empty());
+        for rule in rules() {
+            start();
+            assert!(train(rule) == plain, "{rule} differs from plain training");
+        }
+    });
 }
 
 #[test]
 fn gpt() {
-    let device = Device::flex().autodiff();
+    let device = device();
     trains_the_same(|rule| {
         let mut model = GptConfig::new(64, 16, 2, 4, 8).init(&device).unwrap();
         let mut optimizer = SgdConfig::new().init();
@@ -73,7 +68,7 @@ fn gpt() {
 
 #[test]
 fn conv_net_and_its_running_statistics() {
-    let device = Device::flex().autodiff();
+    let device = device();
     trains_the_same(|rule| {
         let mut model = ConvNetConfig::new(3, 4, 3, 10).init(&device);
         let mut optimizer = SgdConfig::new().init();
@@ -93,17 +88,18 @@ fn conv_net_and_its_running_statistics() {
 
 #[test]
 fn a_later_token_changes_nothing_before_it() {
-    let _alone = alone();
-    let device = Device::flex();
-    let model = GptConfig::new(64, 16, 2, 2, 8).init(&device).unwrap();
-    let logits = |last: i32| {
-        let tokens = Tensor::<2, Int>::from_data([[1, 2, 3, 4, 5, last]], &device);
-        model.forward(tokens, Rule::EVERY_ONE).unwrap()
-    };
-    let (some, other) = (logits(6), logits(7));
-    let before = |logits: &Tensor<3>| bytes(&logits.clone().narrow(1, 0, 5));
-    assert!(before(&some) == before(&other));
-    assert!(bytes(&some) != bytes(&other));
+    alone(|| {
+        let device = Device::flex();
+        let model = GptConfig::new(64, 16, 2, 2, 8).init(&device).unwrap();
+        let logits = |last: i32| {
+            let tokens = Tensor::<2, Int>::from_data([[1, 2, 3, 4, 5, last]], &device);
+            model.forward(tokens, Rule::EVERY_ONE).unwrap()
+        };
+        let (some, other) = (logits(6), logits(7));
+        let before = |logits: &Tensor<3>| bytes(&logits.clone().narrow(1, 0, 5));
+        assert!(before(&some) == before(&other));
+        assert!(bytes(&some) != bytes(&other));
+    });
 }
 
 #[test]

@@ -1,7 +1,5 @@
 //! Counts against facts: published numbers of parameters, a published formula, and traces of models that run.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use burn::tensor::{Device, Int, Tensor};
 use rekindle::training::Precision;
 use rekindle::{DeviceModel, Staged};

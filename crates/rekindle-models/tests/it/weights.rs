@@ -1,7 +1,5 @@
 //! Weights in files: what was written is read, and what is damaged or of another model is refused.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use std::path::Path;
 use std::process::Command;
 

@@ -1,7 +1,5 @@
 //! The examples of the guides, at a small size: they run, and say what the guides say they do.
 
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
 use std::process::Command;
 
 /// Runs an example that was built beside this test.

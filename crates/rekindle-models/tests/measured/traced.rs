@@ -1,28 +1,14 @@
-//! Traced profiles of our models, against what the models take. A binary of its own: nothing else may allocate meanwhile.
-
-#![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-
-use std::sync::{Mutex, PoisonError};
+//! Traced profiles of our models, against what the models take.
 
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Int, Tensor};
-use rekindle::memory::{self, CountingAllocator};
+use rekindle::memory;
 use rekindle::{Bytes, DeviceModel, Staged, sweep, trace, trace_model, without_checkpointing};
 use rekindle_models::{ConvNetConfig, Gpt, GptConfig, ImageBatch, ResNetConfig, VitConfig};
 
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator::system();
+use crate::common::{alone, device};
 
 const MIB: u64 = 1 << 20;
-
-/// One test at a time, and each on a thread of its own: matrix products keep their scratch memory until it ends.
-fn alone(test: fn()) {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Err(panic) = std::thread::spawn(test).join() {
-        std::panic::resume_unwind(panic);
-    }
-}
 
 fn some_device() -> DeviceModel {
     DeviceModel {
@@ -94,7 +80,7 @@ fn the_tapes_of_a_gpt_are_within_a_tenth_of_what_they_take() {
         ];
         let both = cases.into_iter().flat_map(|case| [(case, false), (case, true)]);
         for ((width, heads, layers, sequence, batch, dropout), burn) in both {
-            let device = Device::flex().autodiff();
+            let device = device();
             let config = GptConfig::new(256, width, heads, layers, sequence).with_dropout(dropout);
             let config = config.with_burn(burn);
             let gpt = config.init(&device).unwrap();
@@ -148,7 +134,7 @@ fn the_tapes_of_a_conv_net_are_within_a_tenth_of_what_they_take() {
     alone(|| {
         let here = some_device();
         for (width, layers, size, batch) in [(16, 2, 32, 4), (32, 3, 16, 2), (8, 1, 64, 8)] {
-            let device = Device::flex().autodiff();
+            let device = device();
             let config = ConvNetConfig::new(3, width, layers, 10);
             let net = config.init(&device);
             initialise(&net);
@@ -196,7 +182,7 @@ fn the_tapes_of_a_vision_transformer_are_within_a_tenth_of_what_they_take() {
             (64, 4, 64, 1, 0.0, false),
             (32, 4, 64, 4, 0.1, true),
         ] {
-            let device = Device::flex().autodiff();
+            let device = device();
             let config = VitConfig::new(side, patch, width, 4, 3, 10).with_dropout(dropout).with_burn(burn);
             let model = config.init(&device).unwrap();
             initialise(&model);
@@ -228,7 +214,7 @@ fn the_tapes_of_a_residual_network_are_within_a_tenth_of_what_they_take() {
     alone(|| {
         let here = some_device();
         for (width, side, batch) in [(16, 32, 2), (8, 64, 2), (32, 16, 4)] {
-            let device = Device::flex().autodiff();
+            let device = device();
             let config = ResNetConfig::new(vec![2, 1], 10).with_width(width);
             let net = config.init(&device).unwrap();
             initialise(&net);

@@ -1,7 +1,5 @@
 //! Folders of images: what is read, what is refused, and which image goes where.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail by panicking")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Cursor;

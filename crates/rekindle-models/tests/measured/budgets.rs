@@ -1,0 +1,333 @@
+//! From a budget to a run on our models: never over the budget, as predicted, and the same gradients.
+
+use burn::module::Module;
+use burn::tensor::{Distribution, Int, Tensor};
+use rekindle::{Budget, Bytes, Error, Measuring, Planned, Planner, Rule, Staged};
+use rekindle_models::{
+    ConvNet, ConvNetConfig, Gpt, GptBatch, GptConfig, ImageBatch, ResNetConfig, Trainable, VitConfig,
+};
+
+use crate::common::{alone, device};
+use crate::step::step;
+
+fn gpt(layers: usize, dropout: f64) -> Gpt {
+    device().seed(3);
+    GptConfig::new(64, 64, 4, layers, 64).with_dropout(dropout).init(&device()).unwrap()
+}
+
+fn tokens(batch: usize) -> GptBatch {
+    let count = batch * 64;
+    let numbers = Tensor::<1, Int>::arange(0..count as i64 + 1, &device()).remainder_scalar(64);
+    let window = |start: usize| numbers.clone().narrow(0, start, count).reshape([batch, 64]);
+    GptBatch { tokens: window(0), targets: window(1) }
+}
+
+fn conv_net() -> ConvNet {
+    device().seed(3);
+    ConvNetConfig::new(3, 16, 10, 10).init(&device())
+}
+
+fn images(count: usize) -> Tensor<4> {
+    device().seed(5);
+    Tensor::random([count, 3, 32, 32], Distribution::Normal(0.0, 1.0), &device())
+}
+
+fn image_batch(count: usize) -> ImageBatch {
+    let classes = Tensor::<1, Int>::arange(0..count as i64, &device()).remainder_scalar(10);
+    ImageBatch { images: images(count), classes }
+}
+
+/// Plans for several budgets and holds each against plain training and against the prediction.
+fn holds_its_budgets<S, const D: usize>(model: &impl Module, cut: &S, batch: &S::Batch)
+where
+    S: Staged<Output = Tensor<D>>,
+{
+    holds_its_budgets_within(model, cut, batch, 0.1);
+}
+
+/// The same, where no more than a part of what is predicted may turn out not to be needed.
+fn holds_its_budgets_within<S, const D: usize>(
+    model: &impl Module,
+    cut: &S,
+    batch: &S::Batch,
+    not_needed: f64,
+) where
+    S: Staged<Output = Tensor<D>>,
+{
+    // The first step makes lazy things.
+    step(model, cut, batch, Rule::EVERY_ONE.into());
+    let (expected, plain_peak) = step(model, cut, batch, Rule::StoreAll.into());
+    assert!(!expected.is_empty());
+    let found = rekindle::measure(cut, batch, Measuring::default(), &mut |_, _| {}).unwrap();
+    let noise = found.noise();
+    let profile = found.into_profile(cut.name(), "flex").unwrap();
+    let parts = [1.1, 0.75, 0.5, 0.35].map(|part| Budget::of_plain(part).unwrap());
+    let parts = parts.into_iter().chain([Budget::smallest()]);
+    let mut last = u64::MAX;
+    for budget in parts {
+        let planned = Planner::new(budget).profile(profile.clone(), noise).plan(cut, batch).unwrap();
+        // The lower of two: a thread that works for the first time allocates scratch memory, whatever the plan.
+        let runs = [0, 1].map(|_| step(model, cut, batch, (&planned).into()));
+        let peak = runs[0].1.min(runs[1].1);
+        let found = &runs[0].0;
+        assert!(*found == expected, "{budget}: gradients differ");
+        let within = planned.budget_bytes().unwrap();
+        assert!(
+            peak <= within,
+            "{budget}: {} over {}, {} predicted",
+            peak.get(),
+            within.get(),
+            planned.plan().predicted.peak_bytes.get()
+        );
+        let predicted = planned.plan().predicted.peak_bytes;
+        let off = peak.get() as f64 / predicted.get() as f64 - 1.0;
+        assert!((-not_needed..=0.1).contains(&off), "{budget}: {peak}, but {predicted} predicted");
+        assert!(within.get() <= last, "{budget}");
+        last = within.get();
+    }
+    assert!(last < plain_peak.get() * 2 / 3, "the smallest budget saves something");
+}
+
+#[test]
+fn a_gpt_keeps_every_budget() {
+    alone(|| {
+        let model = gpt(6, 0.1);
+        holds_its_budgets(&model, &model, &tokens(12));
+    });
+}
+
+#[test]
+fn a_gpt_in_finer_stages_keeps_every_budget() {
+    alone(|| {
+        let model = gpt(6, 0.1);
+        holds_its_budgets(&model, &model.fine(), &tokens(4));
+        device().seed(3);
+        let config = GptConfig::new(64, 64, 4, 6, 64).with_dropout(0.1).with_burn(true);
+        let model = config.init(&device()).unwrap();
+        holds_its_budgets(&model, &model.fine(), &tokens(4));
+    });
+}
+
+#[test]
+fn the_coarse_and_the_fine_cut_give_the_same_bits() {
+    alone(|| {
+        let (model, batch) = (gpt(3, 0.2), tokens(2));
+        let plain = rekindle::without_checkpointing(|| step(&model, &model, &batch, Rule::StoreAll.into()).0);
+        for rule in ["store-all", "full", "every-1", "every-4", "sqrt"] {
+            let rule: Rule = rule.parse().unwrap();
+            assert!(step(&model, &model, &batch, rule.into()).0 == plain, "{rule}, coarse");
+            assert!(step(&model, &model.fine(), &batch, rule.into()).0 == plain, "{rule}, fine");
+        }
+        let fine =
+            rekindle::without_checkpointing(|| step(&model, &model.fine(), &batch, Rule::StoreAll.into()).0);
+        assert!(fine == plain, "fine, without checkpoints");
+    });
+}
+
+#[test]
+fn a_net_with_running_statistics_keeps_every_budget() {
+    alone(|| {
+        let model = conv_net();
+        holds_its_budgets(&model, &model, &images(8));
+    });
+}
+
+#[test]
+fn a_vision_transformer_keeps_every_budget_in_both_cuts() {
+    alone(|| {
+        device().seed(3);
+        let model = VitConfig::new(32, 4, 64, 4, 6, 10).with_dropout(0.1).init(&device()).unwrap();
+        holds_its_budgets(&model, &model, &image_batch(6));
+        holds_its_budgets(&model, &model.fine(), &image_batch(4));
+    });
+}
+
+#[test]
+fn a_residual_network_keeps_every_budget_in_both_cuts() {
+    alone(|| {
+        device().seed(3);
+        let model = ResNetConfig::new(vec![5, 3], 10).with_width(8).init(&device()).unwrap();
+        holds_its_budgets(&model, &model, &image_batch(2));
+        // What goes around is four times as wide as what goes through, and is counted in every boundary that passes it on.
+        holds_its_budgets_within(&model, &model.fine(), &image_batch(2), 0.2);
+    });
+}
+
+#[test]
+fn measuring_changes_nothing_and_runs_identical_stages_once() {
+    alone(|| {
+        let (model, images) = (conv_net(), images(2));
+        let statistics = |model: &ConvNet| {
+            let values = model.statistics().into_iter().flat_map(|(mean, variance)| [mean, variance]);
+            values.map(|value| value.to_data().as_bytes().to_vec()).collect::<Vec<_>>()
+        };
+        let before = statistics(&model);
+        let mut told = Vec::new();
+        let measuring = Measuring { runs: 2, ..Measuring::default() };
+        let found = rekindle::measure(&model, &images, measuring, &mut |stage, name| {
+            told.push((stage, name.to_owned()));
+        });
+        let found = found.unwrap();
+        assert_eq!(told, [(1, "stem".to_owned()), (2, "block.0".to_owned()), (12, "head".to_owned())]);
+        assert_eq!((found.kinds, found.stages.len()), (3, 12));
+        assert!(statistics(&model) == before, "running statistics moved");
+        for stage in &found.stages[1..11] {
+            assert_eq!(stage.output_bytes, Bytes::new(2 * 16 * 32 * 32 * 4));
+            assert!(stage.tape_bytes > stage.output_bytes);
+            assert_eq!(stage.parameter_gradient_bytes, Bytes::new((16 * 16 * 9 + 2 * 16) * 4));
+        }
+    });
+}
+
+#[test]
+fn stages_that_differ_in_a_setting_are_measured_apart() {
+    alone(|| {
+        let found = |dropouts: [f64; 2]| {
+            let blocks = dropouts.map(|dropout| gpt(1, dropout).blocks()[0].clone());
+            let x = Tensor::<3>::ones([1, 8, 64], &device()).require_grad();
+            let region = rekindle::Region::new();
+            let region = region.stages_with("block", &blocks, None, rekindle_models::GptBlock::forward);
+            region.measure(x, Measuring { runs: 1, options: false }, &mut |_, _| {}).unwrap().kinds
+        };
+        assert_eq!(found([0.1, 0.1]), 1);
+        assert_eq!(found([0.1, 0.2]), 2);
+    });
+}
+
+#[test]
+fn a_budget_under_the_smallest_names_it_and_what_needs_it() {
+    alone(|| {
+        let (model, batch) = (gpt(3, 0.0), tokens(2));
+        // Measured once: how much scratch memory a stage needs depends on how many threads happen to work at once.
+        let found = rekindle::measure(&model, &batch, Measuring::default(), &mut |_, _| {}).unwrap();
+        let profile = found.into_profile("gpt", "flex").unwrap();
+        let plan = |budget: Bytes| {
+            Planner::new(Budget::bytes(budget)).profile(profile.clone(), 0.0).plan(&model, &batch)
+        };
+        let error = plan(Bytes::new(1000)).unwrap_err();
+        let words = error.to_string();
+        let Error::BudgetTooSmall { smallest, .. } = error else { panic!("{words}") };
+        assert!(
+            words.starts_with("no plan takes 1000 B (1000 bytes) or less; the smallest budget is "),
+            "{words}"
+        );
+        assert!(words.contains("(`block.0`) with ") && words.contains("tape 2 ("), "{words}");
+        assert!(words.contains("A smaller batch or shorter sequence"), "{words}");
+        plan(smallest).unwrap();
+    });
+}
+
+#[test]
+fn a_plan_is_refused_for_other_shapes_saying_what_differs() {
+    alone(|| {
+        let model = gpt(2, 0.0);
+        let plan = rekindle::plan(&model, &tokens(2), Budget::of_plain(0.9).unwrap()).unwrap();
+        let refused = |found: Result<Tensor<1>, Error>| match found.unwrap_err() {
+            Error::OtherModel { difference } => difference.to_string(),
+            other => panic!("{other}"),
+        };
+        assert!(plan.forward(&model, &tokens(2)).is_ok());
+        assert_eq!(
+            refused(plan.forward(&model, &tokens(3))),
+            "the input: found i32[3, 64], expected i32[2, 64]".to_owned()
+        );
+        assert_eq!(
+            refused(plan.forward(&gpt(3, 0.0), &tokens(2))),
+            "the number of stages: found 5, expected 4"
+        );
+        let words = refused(plan.forward(&gpt(2, 0.3), &tokens(2)));
+        assert!(words.starts_with("the settings of stage 2 (`block.0`): found "), "{words}");
+    });
+}
+
+#[test]
+fn a_cached_plan_is_used_again_and_never_for_another_model() {
+    alone(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("plan.json");
+        let (model, batch) = (gpt(2, 0.1), tokens(8));
+        let plan = |model: &Gpt, batch: &GptBatch, part: f64| {
+            let mut measured = 0;
+            let planner = Planner::new(Budget::of_plain(part).unwrap()).cache(&path);
+            let planned = planner.progress(|_, _| measured += 1).plan(model, batch);
+            (planned, measured)
+        };
+        let (first, measured) = plan(&model, &batch, 0.8);
+        let first = first.unwrap();
+        assert_eq!(measured, 3);
+        let (again, measured) = plan(&model, &batch, 0.8);
+        assert_eq!((again.unwrap().plan(), measured), (first.plan(), 0));
+        let (smaller, measured) = plan(&model, &batch, 0.7);
+        let smaller = smaller.unwrap();
+        assert_eq!(measured, 0, "another budget is planned anew, but nothing is measured");
+        assert!(smaller.budget_bytes() < first.budget_bytes());
+        assert_eq!(Planned::load(&path).unwrap().plan(), smaller.plan());
+        let (other, measured) = plan(&gpt(3, 0.1), &batch, 0.7);
+        assert!(matches!(other.unwrap_err(), Error::OtherModel { .. }));
+        assert_eq!(measured, 0);
+        let text = std::fs::read_to_string(&path).unwrap();
+        for end in [0, 1, text.len() / 2, text.len() - 3] {
+            std::fs::write(&path, &text[..end]).unwrap();
+            let error = plan(&model, &batch, 0.7).0.unwrap_err();
+            assert!(matches!(&error, Error::PlanFile { .. }), "{error}");
+            assert!(error.to_string().contains("plan.json cannot be used as a plan"), "{error}");
+        }
+        for (from, to) in [("rekindle.planned/1", "rekindle.planned/2"), ("\"noise\"", "\"nose\"")] {
+            assert!(Planned::from_json(&text.replace(from, to)).is_err(), "{to}");
+        }
+        // A plan for another profile inside the same file.
+        assert!(Planned::from_json(&text.replace("xxh3-128:", "xxh3-128:0")).is_err());
+    });
+}
+
+#[test]
+fn a_file_that_cannot_be_written_keeps_the_old_one() {
+    alone(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("gone").join("plan.json");
+        let planner = Planner::new(Budget::of_plain(1.1).unwrap()).cache(&inside);
+        let error = planner.plan(&gpt(1, 0.0), &tokens(1)).unwrap_err();
+        assert!(matches!(&error, Error::PlanFile { .. }), "{error}");
+    });
+}
+
+#[test]
+fn a_stage_that_fails_while_measured_is_named() {
+    alone(|| {
+        let layers: Vec<_> = [(8, 8), (8, 8), (4, 8)]
+            .map(|(from, to)| burn::nn::LinearConfig::new(from, to).init(&device()))
+            .into_iter()
+            .collect();
+        let region = rekindle::Region::new();
+        let region =
+            region.stages("layer", &layers, |layer: &burn::nn::Linear, x: Tensor<2>| layer.forward(x));
+        let x = Tensor::<2>::ones([2, 8], &device());
+        let error = region.measure(x, Measuring::default(), &mut |_, _| {}).unwrap_err();
+        assert!(matches!(&error, Error::Measuring { stage: 3, name, .. } if name == "layer.2"), "{error}");
+    });
+}
+
+#[test]
+fn one_stage_can_be_planned() {
+    alone(|| {
+        let layer = burn::nn::LinearConfig::new(8, 8).init(&device());
+        struct One(burn::nn::Linear);
+        impl Staged for One {
+            type Batch = Tensor<2>;
+            type Input = Tensor<2>;
+            type Output = Tensor<2>;
+            fn stages(&self, x: &Tensor<2>) -> (rekindle::Region<Tensor<2>, Tensor<2>>, Tensor<2>) {
+                let run = |layer: &burn::nn::Linear, x: Tensor<2>| layer.forward(x).tanh();
+                (rekindle::Region::new().stage("only", &self.0, run), x.clone())
+            }
+        }
+        let model = One(layer);
+        let x = Tensor::<2>::ones([4, 8], &device());
+        for budget in [Budget::smallest(), Budget::of_plain(1.1).unwrap(), Budget::free()] {
+            let plan = rekindle::plan(&model, &x, budget).unwrap();
+            let gradients = plan.forward(&model, &x).unwrap().mean().backward();
+            assert!(model.0.weight.val().grad(&gradients).is_some());
+        }
+        assert_eq!(model.name(), "one");
+    });
+}

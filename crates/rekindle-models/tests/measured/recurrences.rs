@@ -1,0 +1,95 @@
+//! How the memory of a recurrence grows with its length.
+
+use rekindle::{Budget, Bytes, Measuring, Planner, Profile, Rule, Staged};
+use rekindle_models::data::{Recall, Source};
+use rekindle_models::{Recurrent, RecurrentConfig, SequenceBatch, Trainable};
+use rekindle_plan::solvers::Solver;
+
+use crate::common::{alone, device};
+use crate::step::step;
+
+const LENGTHS: [usize; 3] = [128, 512, 2048];
+
+fn net(fine_steps: usize) -> Recurrent {
+    device().seed(3);
+    RecurrentConfig::new(4, 32, 4).with_fine_steps(Some(fine_steps)).init(&device()).unwrap()
+}
+
+fn batch(steps: usize) -> SequenceBatch {
+    Recall::new(4, steps).unwrap().draw(16, &mut fastrand::Rng::with_seed(5), &device())
+}
+
+fn profile(net: &Recurrent, batch: &SequenceBatch) -> Profile {
+    let measuring = Measuring { runs: 1, options: false };
+    let mut told = 0;
+    let found = rekindle::measure(&net.fine(), batch, measuring, &mut |_, _| told += 1).unwrap();
+    // The first slice, whose state needs no gradient, the others, and the head.
+    assert_eq!(told, 3, "stages alike are measured once");
+    found.into_profile(net.name(), "flex").unwrap()
+}
+
+#[test]
+fn with_stages_of_the_square_root_the_peak_grows_as_the_square_root() {
+    alone(|| {
+        let net = net(8);
+        step(&net, &net, &batch(64), Rule::EVERY_ONE.into());
+        let peaks = LENGTHS.map(|steps| step(&net, &net, &batch(steps), Rule::EVERY_ONE.into()).1.get());
+        for pair in peaks.windows(2) {
+            assert!(pair[1] < pair[0] * 23 / 10, "four times as long, {peaks:?}");
+        }
+    });
+}
+
+#[test]
+fn with_slots_of_the_logarithm_revolve_takes_little_more_for_four_times_the_length() {
+    alone(|| {
+        let net = net(8);
+        step(&net, &net, &batch(64), Rule::EVERY_ONE.into());
+        let mut peaks = Vec::new();
+        let mut predicted = Vec::new();
+        for steps in LENGTHS {
+            let batch = batch(steps);
+            let stages = steps / 8 + 1;
+            let expected = step(&net, &net, &batch, Rule::EVERY_ONE.into()).0;
+            for solver in [Solver::Revolve, Solver::Online] {
+                let planner = Planner::new(Budget::free()).solver(solver).slots(stages.ilog2());
+                let planned = planner.profile(profile(&net, &batch), 0.0).plan(&net.fine(), &batch).unwrap();
+                let (found, peak) = step(&net, &net.fine(), &batch, (&planned).into());
+                assert!(found == expected, "{solver}, {steps} steps");
+                if solver == Solver::Revolve {
+                    peaks.push(peak.get());
+                    predicted.push(planned.plan().predicted.peak_bytes.get());
+                }
+            }
+        }
+        // A state of 16 sequences: what a slot takes. Four times the length is two slots more.
+        let state = 16 * 32 * 2 * 4;
+        for (index, pair) in LENGTHS.windows(2).enumerate() {
+            let (from, to) = (index, index + 1);
+            assert!(predicted[to] <= predicted[from] + 3 * state, "{predicted:?}");
+            // What the region itself lists for a stage grows with their number.
+            let stages = (pair[1] - pair[0]) as u64 / 8;
+            assert!(peaks[to] <= peaks[from] + 3 * state + stages * 3072, "{peaks:?}");
+        }
+    });
+}
+
+#[test]
+fn an_optimal_plan_keeps_its_budget() {
+    alone(|| {
+        let (net, batch) = (net(8), batch(512));
+        let (expected, _) = step(&net, &net, &batch, Rule::EVERY_ONE.into());
+        let (_, plain) = step(&net, &net, &batch, Rule::StoreAll.into());
+        let profile = profile(&net, &batch);
+        for part in [0.5, 0.25] {
+            let budget = Bytes::new((plain.get() as f64 * part) as u64);
+            let planner = Planner::new(Budget::bytes(budget)).profile(profile.clone(), 0.0);
+            let planned = planner.plan(&net.fine(), &batch).unwrap();
+            // The lower of two: a thread that works for the first time allocates scratch memory, whatever the plan.
+            let runs = [0, 1].map(|_| step(&net, &net.fine(), &batch, (&planned).into()));
+            assert!(runs[0].0 == expected, "{part}");
+            let peak = runs[0].1.min(runs[1].1);
+            assert!(peak <= budget, "{part}: {peak} over {budget}");
+        }
+    });
+}
