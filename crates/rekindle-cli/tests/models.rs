@@ -44,16 +44,14 @@ const MODELS: [(&str, &[&str]); 7] = [
 #[test]
 fn every_model_trains_within_its_budget_with_identical_gradients() {
     for (model, size) in MODELS {
-        // What a recurrent network's step takes beside its tensors is not predicted well enough for a smallest budget
-        // (docs/budgets.md): under a rule it has none.
-        let recurrent = ["lstm", "gru"].contains(&model);
-        let how = if recurrent { ["--strategy", "every-1"] } else { ["--budget", "smallest"] };
-        let found =
-            json(&[&["train", "--model", model, "--steps", "3", "--batch", "8"], &how[..], size].concat());
+        let found = json(
+            &[&["train", "--model", model, "--steps", "3", "--batch", "8", "--budget", "smallest"], size]
+                .concat(),
+        );
         assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"], "{model}");
         assert_eq!(found["gradients"]["loss_identical"], true, "{model}");
         let bytes = |key: &str| found[key].as_u64().unwrap();
-        assert!(recurrent || bytes("peak_bytes") <= bytes("budget_bytes"), "{model}: {found}");
+        assert!(bytes("peak_bytes") <= bytes("budget_bytes"), "{model}: {found}");
         assert!(bytes("peak_bytes") < bytes("plain_peak_bytes"), "{model}: {found}");
         assert!(found["model"].as_str().unwrap().starts_with(model), "{found}");
         assert!(found["held_out"]["examples"].as_u64().unwrap() >= 32, "{found}");

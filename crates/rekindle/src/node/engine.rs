@@ -442,7 +442,8 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
         let output =
             OnDevice { parts: parts.collect::<Result<_, Error>>()?, structure: output.structure.into() };
         self.observe(stage, &output)?;
-        sweep_when(256);
+        // What is not swept is in no profile. A stage's own nodes are, as its workspace.
+        sweep_when(64);
         Ok(output)
     }
 
