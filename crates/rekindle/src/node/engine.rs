@@ -43,6 +43,8 @@ pub(super) struct Tape<B: GraphBackend> {
 /// Where a row of tapes has got to.
 pub(super) struct RowEnd<B: GraphBackend> {
     stages: Vec<Stage>,
+    /// How many nodes their graph has.
+    nodes: u64,
     /// What the last of them made, where a gradient comes back for it. The next stage gets the very nodes: with any other
     /// between them, a sum of gradients might be added up in another order.
     output: Vec<Option<Tracked<B>>>,
@@ -77,11 +79,11 @@ enum Readers {
     None,
 }
 
-/// How large each tensor between two tapes must be for one graph of both, and how many tapes make a graph at most. Burn keeps some hundred bytes
-/// for each node of a graph until its backward is through: where tensors are small that would tell, and a plan would not be
-/// within its budget.
+/// How large each tensor between two tapes must be for one graph of both, and how many nodes a graph has before nothing more
+/// is joined to it. Burn keeps some hundred bytes for each node of a graph until its backward is through: where tensors are
+/// small that would tell, and a plan would not be within its budget.
 const WORTH_JOINING: Bytes = Bytes::new(128 << 10);
-const MOST_JOINED: usize = 4;
+const MOST_JOINED: u64 = 128;
 
 /// Burn, as the executor sees it.
 pub(super) struct BurnEngine<B: GraphBackend> {
@@ -259,8 +261,10 @@ impl<B: GraphBackend> BurnEngine<B> {
         };
         let before = self.joined_to(stage, row, &input);
         let joined = before.is_some();
-        let (mut stages, given) = before.map(|end| (end.stages, end.output)).unwrap_or_default();
+        let (mut stages, nodes, given) =
+            before.map(|end| (end.stages, end.nodes, end.output)).unwrap_or_default();
         stages.push(stage);
+        let first = NodeId::new().value;
         let mut given = given.into_iter();
         let mut inputs = Vec::with_capacity(input.parts.len());
         let mut tensors = Vec::with_capacity(input.parts.len());
@@ -323,7 +327,8 @@ impl<B: GraphBackend> BurnEngine<B> {
         }
         let output = OnDevice { parts, structure: ran.output.structure.into() };
         self.observe(stage, &output)?;
-        self.end = row.ahead.then_some(RowEnd { stages, output: made });
+        let nodes = nodes + NodeId::new().value.saturating_sub(first);
+        self.end = row.ahead.then_some(RowEnd { stages, nodes, output: made });
         if live
             && !joined
             && let Some((_, token)) = outputs.iter().flatten().next()
@@ -341,7 +346,7 @@ impl<B: GraphBackend> BurnEngine<B> {
             let (dtype, shape) = part.dtype_and_shape();
             !part.wanted() || size_of(dtype, &shape) >= WORTH_JOINING
         };
-        if end.stages.len() >= MOST_JOINED || !between.parts.iter().all(large) {
+        if end.nodes >= MOST_JOINED || !between.parts.iter().all(large) {
             return None;
         }
         let mine = &self.parameters[stage.index()];
