@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rekindle_plan::{Action, Bytes, Name, Plan, Profile};
+use rekindle_plan::{Action, Bytes, Codec, Name, Plan, Profile};
 use rekindle_run::codec;
 use rekindle_run::{
     Coded, Fault, HostPool, PackedTensor, Parcel, Store, Stores, measure_codec, measure_store,
@@ -32,7 +32,22 @@ pub struct Places {
     disk: Option<(rekindle_run::DiskFile, Bytes)>,
     /// With the memory that compressed boundaries lie in.
     codecs: Vec<(Name, HostPool)>,
+    others: Vec<Other>,
     faults: FaultLog,
+}
+
+/// A place that somebody else has made.
+#[derive(Clone)]
+struct Other {
+    name: Name,
+    bytes_per_kibibyte: u32,
+    make: Arc<dyn Fn() -> Box<dyn Store> + Send + Sync>,
+}
+
+impl std::fmt::Debug for Other {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_tuple("Other").field(&self.name).finish()
+    }
 }
 
 /// What went wrong in the places of a run.
@@ -93,10 +108,38 @@ impl Places {
         Ok(self)
     }
 
+    /// A store of your own, which holds boundaries in memory that counts as the device's, but less of it: `bytes_per_kibibyte` of
+    /// 1,024, at most, and without losing a digit. Plans use it as they use a codec. `make` makes an empty one for each run of a
+    /// region.
+    ///
+    /// ```
+    /// use rekindle::{Bytes, Places};
+    /// use rekindle_run::HostPool;
+    ///
+    /// // As if it were half.
+    /// let pool = HostPool::new(Bytes::mebibytes(64));
+    /// let places = Places::new().shrinking("half".parse()?, 512, move || Box::new(pool.store()));
+    /// assert_eq!(places.names().collect::<Vec<_>>(), ["half"]);
+    /// # Ok::<(), rekindle_plan::ParseNameError>(())
+    /// ```
+    #[must_use]
+    pub fn shrinking(
+        mut self,
+        name: Name,
+        bytes_per_kibibyte: u32,
+        make: impl Fn() -> Box<dyn Store> + Send + Sync + 'static,
+    ) -> Self {
+        self.others.retain(|other| other.name != name);
+        self.others.push(Other { name, bytes_per_kibibyte, make: Arc::new(make) });
+        self
+    }
+
     /// What plans call them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let tiers = [self.host.as_ref().map(|_| HOST), self.disk_limit().map(|_| DISK)];
-        tiers.into_iter().flatten().chain(self.codecs.iter().map(|(name, _)| name.as_str()))
+        let codecs = self.codecs.iter().map(|(name, _)| name.as_str());
+        let others = self.others.iter().map(|other| other.name.as_str());
+        tiers.into_iter().flatten().chain(codecs).chain(others)
     }
 
     /// What went wrong in them since this was last asked: a full disk, a damaged file. The steps went on, and their
@@ -143,6 +186,16 @@ impl Places {
             }
             codecs.push(found);
         }
+        for other in &self.others {
+            let speed = measure_store((other.make)().as_mut(), &[size], RUNS);
+            let speed = speed.map_err(|source| Error::Place { place: other.name.to_string(), source })?;
+            codecs.push(Codec {
+                name: other.name.clone(),
+                bytes_per_kibibyte: other.bytes_per_kibibyte,
+                compress_bytes_per_second: speed.write_bytes_per_second,
+                restore_bytes_per_second: speed.read_bytes_per_second,
+            });
+        }
         profile.with_places(tiers, codecs).map_err(|error| Error::Run { reason: error.to_string() })
     }
 
@@ -153,7 +206,13 @@ impl Places {
             let store = Coded::boxed(codec::by_name(name)?, Box::new(pool.store()));
             Some((name.clone(), Box::new(store) as Box<dyn Store>))
         });
-        tiers.chain(codecs).collect()
+        let others = self.others.iter().map(|other| (other.name.clone(), (other.make)()));
+        tiers.chain(codecs).chain(others).collect()
+    }
+
+    /// Whether a plan's codec is a store of somebody's own.
+    pub(crate) fn has_other(&self, name: &Name) -> bool {
+        self.others.iter().any(|other| other.name == *name)
     }
 
     fn tiers(&self) -> Vec<(&'static str, Box<dyn Store>, Bytes)> {

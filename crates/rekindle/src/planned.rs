@@ -65,7 +65,9 @@ impl Planned {
 
     /// The codecs the plan uses that lose digits. Without any, gradients are those of plain training, bit for bit.
     pub fn lossy_codecs(&self) -> Vec<Name> {
-        places::lossy_codecs(self.plan())
+        let mut lossy = places::lossy_codecs(self.plan());
+        lossy.retain(|name| !self.places.has_other(name));
+        lossy
     }
 
     pub(crate) fn places(&self) -> &Places {

@@ -1,0 +1,167 @@
+//! Ranks with the same weights and different examples.
+
+use burn::module::Module;
+use burn::optim::GradientsParams;
+use rekindle::Bytes;
+
+use crate::agree::agree;
+use crate::{Collective, DistError, Layout, Reduction};
+
+/// What a bucket holds unless said otherwise: large enough that the time of a message does not tell, small enough that the
+/// first is on its way while the others are laid out.
+const BUCKET: Bytes = Bytes::mebibytes(4);
+
+/// Ranks with the same weights and different examples: their gradients are added up, and all of them take the same step.
+///
+/// Recomputing is each rank's own business and needs nobody else. A gradient is reduced once, after all stages and all
+/// micro-batches it comes from, in buckets; while one is on its way the next is laid out.
+///
+/// ```
+/// use burn::nn::LinearConfig;
+/// use burn::optim::{GradientsParams, SgdConfig};
+/// use burn::tensor::{Device, Tensor};
+/// use rekindle::checkpoint;
+/// use rekindle_dist::{Alone, DataParallel};
+///
+/// let ranks = Alone; // or `Mpi::start(None)?`
+/// let device = Device::flex().autodiff();
+/// let mut model = LinearConfig::new(4, 1).init(&device);
+/// let parallel = DataParallel::new(&ranks, &model)?;
+/// let mut optimizer = SgdConfig::new().init();
+///
+/// let batch = Tensor::<2>::ones([2, 4], &device);
+/// let loss = checkpoint(&model, batch, |model, batch| model.forward(batch))?.mean();
+/// let gradients = GradientsParams::from_grads(rekindle::backward(&loss)?, &model);
+/// // The mean over the two examples here, and those of all other ranks.
+/// let gradients = parallel.reduce(&model, &gradients, 2)?;
+/// model = optimizer.step(0.1, model, gradients);
+/// # Ok::<(), rekindle_dist::DistError>(())
+/// ```
+pub struct DataParallel<'a> {
+    ranks: &'a dyn Collective,
+    layout: Layout,
+    reduction: Reduction,
+    bucket: Bytes,
+}
+
+impl std::fmt::Debug for DataParallel<'_> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let size = self.ranks.size();
+        formatter.debug_struct("DataParallel").field("ranks", &size).finish_non_exhaustive()
+    }
+}
+
+impl<'a> DataParallel<'a> {
+    /// For a model that is the same on all ranks.
+    ///
+    /// # Errors
+    /// When a rank's model has other shapes, or a trained parameter is not of f32.
+    pub fn new(ranks: &'a dyn Collective, model: &impl Module) -> Result<Self, DistError> {
+        let layout = Layout::new(model)?;
+        let lengths: Vec<String> = layout.lengths().map(|length| length.to_string()).collect();
+        agree(ranks, "the number of values in each parameter", lengths.join(" "))?;
+        Ok(Self { ranks, layout, reduction: Reduction::default(), bucket: BUCKET })
+    }
+
+    /// How to add up; ordered by rank unless said otherwise.
+    #[must_use]
+    pub fn reduction(mut self, reduction: Reduction) -> Self {
+        self.reduction = reduction;
+        self
+    }
+
+    /// How much is reduced at once.
+    #[must_use]
+    pub fn bucket(mut self, bytes: Bytes) -> Self {
+        self.bucket = bytes;
+        self
+    }
+
+    /// Gives all ranks the weights of the first.
+    ///
+    /// # Errors
+    /// When ranks are not in step.
+    pub fn share<M: Module>(&self, model: M) -> Result<M, DistError> {
+        let weights = match self.ranks.rank() {
+            0 => self.layout.weights(&model)?.iter().flat_map(|value| value.to_le_bytes()).collect(),
+            _ => Vec::new(),
+        };
+        let weights = self.ranks.broadcast(0, weights)?;
+        let (weights, _) = weights.as_chunks::<4>();
+        let weights: Vec<f32> = weights.iter().copied().map(f32::from_le_bytes).collect();
+        self.layout.to_model(model, &weights)
+    }
+
+    /// The gradient of the mean over the examples of all ranks, from that of each rank's mean over its own.
+    ///
+    /// Ranks may have different numbers of examples, as in the last batch of a data set; one that has none gives gradients
+    /// of nothing (`GradientsParams::new()`).
+    ///
+    /// # Errors
+    /// When no rank has an example, or ranks are not in step.
+    pub fn reduce<M: Module>(
+        &self,
+        model: &M,
+        gradients: &GradientsParams,
+        examples: u64,
+    ) -> Result<GradientsParams, DistError> {
+        let values = self.weighted(model, gradients, examples)?;
+        // The last layers' first, in whole parameters.
+        let most = usize::try_from(self.bucket.get() / 4).unwrap_or(usize::MAX).max(1);
+        let mut bounds = vec![values.len()];
+        let (mut start, mut held) = (values.len(), 0);
+        for length in self.layout.lengths().rev() {
+            if held > 0 && held + length > most {
+                bounds.push(start);
+                held = 0;
+            }
+            start -= length;
+            held += length;
+        }
+        bounds.push(start);
+        let started = bounds.windows(2).map(|bounds| {
+            let bucket = values[bounds[1]..bounds[0]].to_vec();
+            (bounds[1], self.ranks.start_all_reduce(bucket, self.reduction))
+        });
+        let started: Vec<_> = started.collect();
+        let mut sum = values;
+        for (start, pending) in started {
+            let bucket = pending.wait()?;
+            sum[start..][..bucket.len()].copy_from_slice(&bucket);
+        }
+        self.layout.to_gradients(model, &sum)
+    }
+
+    /// This rank's share of the mean over all.
+    pub(crate) fn weighted<M: Module>(
+        &self,
+        model: &M,
+        gradients: &GradientsParams,
+        examples: u64,
+    ) -> Result<Vec<f32>, DistError> {
+        let all = self.ranks.all_gather(examples.to_le_bytes().to_vec())?;
+        let all = all.iter().filter_map(|bytes| Some(u64::from_le_bytes(bytes[..].try_into().ok()?)));
+        let total: u64 = all.sum();
+        if total == 0 {
+            return Err(DistError::NoExamples);
+        }
+        let mut values = self.layout.gradients(model, gradients)?;
+        let weight = (examples as f64 / total as f64) as f32;
+        for value in &mut values {
+            *value *= weight;
+        }
+        Ok(values)
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    pub(crate) fn ranks(&self) -> &'a dyn Collective {
+        self.ranks
+    }
+
+    pub(crate) fn how(&self) -> Reduction {
+        self.reduction
+    }
+}

@@ -1,0 +1,42 @@
+//! A rank that is lost.
+
+use std::process::Command;
+use std::time::Duration;
+
+use rekindle_dist::{Collective, Mpi, Reduction};
+
+/// The others are in the middle of something that needs all.
+fn wait_for_all(world: &Mpi) {
+    let _ = world.all_reduce(vec![1.0; 1000], Reduction::Ordered);
+}
+
+pub(crate) fn panics(world: &Mpi) {
+    wait_for_all(world);
+    assert_ne!(world.rank(), 1, "a bug in somebody's model");
+    wait_for_all(world);
+}
+
+pub(crate) fn is_killed(world: &Mpi) {
+    wait_for_all(world);
+    if world.rank() == 1 {
+        let killed = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
+        panic!("{killed:?}");
+    }
+    wait_for_all(world);
+}
+
+pub(crate) fn hangs(world: &Mpi) {
+    wait_for_all(world);
+    if world.rank() == 1 {
+        std::thread::sleep(Duration::from_secs(1000));
+    }
+    wait_for_all(world);
+}
+
+pub(crate) fn gives_up(world: &Mpi) {
+    wait_for_all(world);
+    if world.rank() == 1 {
+        world.abort("out of examples");
+    }
+    wait_for_all(world);
+}

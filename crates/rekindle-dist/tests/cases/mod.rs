@@ -1,0 +1,74 @@
+//! The cases, and how a rank runs one.
+
+mod collectives;
+mod faults;
+mod model;
+mod partitioned;
+mod pipelined;
+mod replicated;
+
+use std::time::Duration;
+
+use rekindle_dist::{Collective, Mpi};
+
+/// How a case ends.
+pub(crate) enum Ends {
+    /// All ranks are through.
+    Well,
+    /// The whole run is ended, and somebody says why.
+    Badly { saying: &'static str },
+}
+
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) ends: Ends,
+    run: fn(&Mpi),
+}
+
+/// A rank that does nothing for so long hangs, where a case is about that.
+const HANGING: Duration = Duration::from_secs(4);
+/// How long `mpirun` may take to start and to end four processes on a busy machine.
+pub(crate) const STARTING: Duration = Duration::from_secs(10);
+
+const fn well(name: &'static str, run: fn(&Mpi)) -> Case {
+    Case { name, ends: Ends::Well, run }
+}
+
+const fn badly(name: &'static str, saying: &'static str, run: fn(&Mpi)) -> Case {
+    Case { name, ends: Ends::Badly { saying }, run }
+}
+
+pub(crate) const CASES: &[Case] = &[
+    well("everything_arrives_whatever_its_size", collectives::everything_arrives),
+    well("sums_are_ordered_by_rank_or_close_to_it", collectives::sums),
+    well("groups_talk_among_themselves", collectives::groups),
+    well("ranks_that_ask_for_different_things_are_told_so", collectives::out_of_step),
+    well("ranks_that_send_to_each_other_do_not_wait_for_ever", collectives::both_send),
+    well("a_plan_or_model_that_differs_is_refused_on_every_rank", replicated::refused),
+    well("data_parallel_is_one_process_bit_for_bit", replicated::data_parallel),
+    well("data_parallel_with_native_sums_is_close", replicated::native),
+    well("zero_1_is_one_process_bit_for_bit", replicated::zero_1),
+    well("zero_2_is_one_process_bit_for_bit", replicated::zero_2),
+    well("an_optimizer_has_its_part_of_the_state_alone", replicated::memory_of_zero),
+    well("a_pipeline_is_one_process_bit_for_bit", pipelined::one_process),
+    well("data_parallel_pipelines_with_and_without_zero_are_one_process", pipelined::replicated),
+    well("a_pipeline_holds_as_many_micro_batches_as_is_said", pipelined::memory_in_flight),
+    well("a_pipeline_refuses_what_it_cannot_do", pipelined::refused),
+    well("each_rank_keeps_its_part_of_a_boundary_to_the_byte", partitioned::to_the_byte),
+    well("partitioned_checkpoints_save_memory_and_change_no_bit", partitioned::saves_memory),
+    well("the_planner_partitions_where_that_is_needed", partitioned::planned),
+    badly("a_rank_that_panics_ends_the_run", "rank 1 of ", faults::panics),
+    badly("a_rank_that_is_killed_ends_the_run", "signal 9", faults::is_killed),
+    badly("a_rank_that_hangs_ends_the_run", "hangs: it has asked for nothing for", faults::hangs),
+    badly("a_rank_that_gives_up_ends_the_run_with_its_reason", "out of examples", faults::gives_up),
+];
+
+/// Runs a case on this rank.
+pub(crate) fn run(case: &Case) {
+    let patience = case.name.contains("hangs").then_some(HANGING);
+    let world = Mpi::start(patience).unwrap();
+    (case.run)(&world);
+    let (rank, size) = (world.rank(), world.size());
+    drop(world);
+    println!("well: rank {rank} of {size}");
+}

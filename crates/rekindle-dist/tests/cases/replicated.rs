@@ -1,0 +1,176 @@
+//! Ranks with the same weights.
+
+use burn::optim::{AdamConfig, GradientsParams};
+use rekindle::memory::{self, CountingAllocator};
+use rekindle::training::Accumulation;
+use rekindle_dist::{
+    Collective, DataParallel, DistError, Layout, Mpi, Reduction, Zero, ZeroStage, agree_on_plan,
+};
+use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, StageProfile};
+
+use super::model::{Block, bits, blocks, device, examples, forward, loss, numbers};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::system();
+
+const STEPS: u64 = 10;
+const RATE: f64 = 1e-2;
+const BLOCKS: usize = 3;
+
+/// How many examples a rank has: in the last step the first has none, and each of the others one more than the one before.
+fn share(step: u64, rank: usize) -> usize {
+    if step == STEPS - 1 { rank } else { 4 }
+}
+
+/// A rank's gradients of the mean over its examples, in two micro-batches where there are examples for two.
+fn gradients(model: &Vec<Block>, step: u64, rank: usize) -> GradientsParams {
+    let count = share(step, rank);
+    let seed = 100 * step + rank as u64;
+    let all = examples(count.max(1), seed);
+    let parts: &[(usize, usize)] = match count {
+        0 => return GradientsParams::new(),
+        4 => &[(0, 2), (2, 2)],
+        _ => &[(0, count)],
+    };
+    let mut sum = Accumulation::new();
+    for (number, (start, length)) in parts.iter().copied().enumerate() {
+        let part = all.clone().narrow(0, start, length);
+        let loss = loss(forward(model, part, 10_000 + 10 * seed + number as u64).unwrap());
+        sum.add(model, loss, 1.0 / parts.len() as f64).unwrap();
+    }
+    sum.finish().unwrap().gradients
+}
+
+/// What one process comes to that adds up the ranks' gradients in their order.
+fn one_process(ranks: usize) -> Vec<Block> {
+    let mut model = blocks(BLOCKS);
+    let layout = Layout::new(&model).unwrap();
+    let mut optimizer = AdamConfig::new().init();
+    for step in 0..STEPS {
+        let total: usize = (0..ranks).map(|rank| share(step, rank)).sum();
+        let mut sum: Option<Vec<f32>> = None;
+        for rank in 0..ranks {
+            let mut own = layout.gradients(&model, &gradients(&model, step, rank)).unwrap();
+            let weight = (share(step, rank) as f64 / total as f64) as f32;
+            own.iter_mut().for_each(|value| *value *= weight);
+            sum = Some(match sum {
+                None => own,
+                Some(sum) => sum.iter().zip(own).map(|(sum, own)| sum + own).collect(),
+            });
+        }
+        let sum = layout.to_gradients(&model, &sum.unwrap()).unwrap();
+        model = optimizer.step(RATE, model, sum);
+    }
+    model
+}
+
+fn in_parallel(world: &Mpi, reduction: Reduction) -> Vec<Block> {
+    let mut model = blocks(BLOCKS);
+    // Buckets of one parameter, and of all.
+    let small = DataParallel::new(world, &model).unwrap().reduction(reduction).bucket(Bytes::new(1));
+    let large = DataParallel::new(world, &model).unwrap().reduction(reduction);
+    let mut optimizer = AdamConfig::new().init();
+    for step in 0..STEPS {
+        let own = gradients(&model, step, world.rank());
+        let parallel = if step % 2 == 0 { &small } else { &large };
+        let sum = parallel.reduce(&model, &own, share(step, world.rank()) as u64).unwrap();
+        model = optimizer.step(RATE, model, sum);
+    }
+    model
+}
+
+pub(crate) fn data_parallel(world: &Mpi) {
+    let found = in_parallel(world, Reduction::Ordered);
+    assert!(bits(&found) != bits(&blocks(BLOCKS)), "something was learned");
+    assert!(bits(&found) == bits(&one_process(world.size())));
+    // Weights that were lost come back from the first rank.
+    let parallel = DataParallel::new(world, &found).unwrap();
+    let expected = bits(&found);
+    let lost = if world.rank() == 0 { found } else { blocks(BLOCKS) };
+    assert!(bits(&parallel.share(lost).unwrap()) == expected);
+    let nothing = parallel.reduce(&blocks(BLOCKS), &GradientsParams::new(), 0).unwrap_err();
+    assert!(matches!(nothing, DistError::NoExamples), "{nothing}");
+}
+
+pub(crate) fn native(world: &Mpi) {
+    let found = numbers(&in_parallel(world, Reduction::Native));
+    let expected = numbers(&one_process(world.size()));
+    let largest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(largest < 1e-3, "{largest}");
+    // All ranks have the same.
+    let bytes: Vec<u8> = found.iter().flat_map(|value| value.to_le_bytes()).collect();
+    assert!(world.all_gather(bytes.clone()).unwrap().iter().all(|other| *other == bytes));
+}
+
+fn sharded(world: &Mpi, stage: ZeroStage) {
+    let mut model = blocks(BLOCKS);
+    let parallel = DataParallel::new(world, &model).unwrap();
+    let values = Layout::new(&model).unwrap().len();
+    let mut zero = Zero::new(parallel, stage, AdamConfig::new().build(), &model).unwrap();
+    // An odd number of values: the last part is padded.
+    assert_eq!(zero.shard_bytes().get() as usize, values.div_ceil(world.size()) * 4);
+    for step in 0..STEPS {
+        let own = gradients(&model, step, world.rank());
+        model = zero.step(RATE, model, own, share(step, world.rank()) as u64).unwrap();
+    }
+    assert!(bits(&model) == bits(&one_process(world.size())));
+}
+
+pub(crate) fn zero_1(world: &Mpi) {
+    sharded(world, ZeroStage::One);
+}
+
+pub(crate) fn zero_2(world: &Mpi) {
+    sharded(world, ZeroStage::Two);
+}
+
+/// What Adam's two moments take, as the allocator sees it: what is there with the optimizer, less what is there without.
+pub(crate) fn memory_of_zero(world: &Mpi) {
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Tensor;
+    let device = device();
+    let (wide, rows) = (512, 2);
+    let gradients = |model: &Linear| {
+        let loss = model.forward(Tensor::<2>::ones([rows, wide], &device)).mean();
+        GradientsParams::from_grads(loss.backward(), model)
+    };
+    device.seed(1);
+    let mut model = LinearConfig::new(wide, wide).init(&device);
+    let parallel = DataParallel::new(world, &model).unwrap();
+    let whole = Layout::new(&model).unwrap().len() as u64 * 4;
+    let mut zero = Zero::new(parallel, ZeroStage::Two, AdamConfig::new().build(), &model).unwrap();
+    let own = gradients(&model);
+    model = zero.step(RATE, model, own, rows as u64).unwrap();
+    let shard = zero.shard_bytes().get();
+    assert_eq!(shard, whole.div_ceil(4).div_ceil(world.size() as u64) * 4);
+    rekindle::sweep();
+    let with = memory::live().unwrap().get();
+    drop(zero);
+    rekindle::sweep();
+    let freed = with - memory::live().unwrap().get();
+    // Its part of the weights and two moments.
+    let slack = 64 << 10;
+    assert!((3 * shard..3 * shard + slack).contains(&freed), "{freed} of {shard} each");
+    drop(model);
+}
+
+pub(crate) fn refused(world: &Mpi) {
+    let model = blocks(if world.rank() == 1 { BLOCKS + 1 } else { BLOCKS });
+    let error = DataParallel::new(world, &model).unwrap_err();
+    assert!(matches!(&error, DistError::Differs { .. }), "{error}");
+    assert!(error.to_string().contains("the number of values in each parameter of rank"), "{error}");
+    let stage = StageProfile {
+        name: "s".into(),
+        output_bytes: Bytes::new(4),
+        tape_bytes: Bytes::new(8),
+        forward_ns: Nanos::new(1),
+        backward_ns: Nanos::new(2),
+        ..StageProfile::default()
+    };
+    let profile = Profile::new("m", "d", Bytes::new(4), vec![stage; 3]).unwrap();
+    let plan = |rule: Rule| Plan::by_rule(&profile, rule, None).unwrap();
+    agree_on_plan(world, &plan(Rule::StoreAll)).unwrap();
+    let own = if world.rank() == 0 { Rule::EVERY_ONE } else { Rule::StoreAll };
+    let error = agree_on_plan(world, &plan(own)).unwrap_err();
+    assert!(error.to_string().starts_with("the plan of rank"), "{error}");
+}
