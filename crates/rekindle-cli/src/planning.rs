@@ -87,8 +87,7 @@ pub(crate) struct Planning<'a> {
 /// How much faster a plan of parts has to be than one of blocks, as a part of a plain step.
 ///
 /// Parts run in a step take longer than the same parts measured alone: Burn looks at every node there is when it goes back through
-/// a graph, and there are more graphs. `bench --cut parts` and `--cut blocks` show it: in some ten runs of each on the GPT of 24 blocks,
-/// plans of parts took 7 to 18% of a plain step longer than predicted, plans of blocks up to 4%.
+/// a graph, and there are more graphs. docs/measuring.md has the runs this was chosen from, on one model and one machine.
 const WORTH_CUTTING: f64 = 0.1;
 
 /// Makes a strategy ready, measuring the model when a plan is asked for and `known` says nothing yet.

@@ -324,28 +324,30 @@ fn exchange(
             sends.push(to.immediate_send(scope, &length[..]));
             sends.extend(data.chunks(MESSAGE).map(|piece| to.immediate_send(scope, piece)));
         }
-        let mut received = None;
-        if let Some(from) = from {
-            let process = ranks.process_at_rank(number(from));
-            let (length, _) = process.receive_vec::<u8>();
-            let Ok(length) = <[u8; 8]>::try_from(&length[..]).map(u64::from_le_bytes) else {
-                return Err(DistError::Message {
-                    from,
-                    found: Bytes::new(length.len() as u64),
-                    expected: "a length of 8 bytes".to_owned(),
-                });
-            };
-            let mut data = vec![0_u8; usize::try_from(length).unwrap_or(usize::MAX)];
-            for piece in data.chunks_mut(MESSAGE) {
-                process.receive_into(piece);
-            }
-            received = Some(data);
-        }
+        let received = from.map(|from| receive(ranks, from));
+        // Before anything is said of what came: a send that is not waited for ends the process.
         for send in sends {
             send.wait();
         }
-        Ok(received)
+        received.transpose()
     })
+}
+
+fn receive(ranks: &SimpleCommunicator, from: usize) -> Result<Vec<u8>, DistError> {
+    let process = ranks.process_at_rank(number(from));
+    let (length, _) = process.receive_vec::<u8>();
+    let Ok(length) = <[u8; 8]>::try_from(&length[..]).map(u64::from_le_bytes) else {
+        return Err(DistError::Message {
+            from,
+            found: Bytes::new(length.len() as u64),
+            expected: "a length of 8 bytes".to_owned(),
+        });
+    };
+    let mut data = vec![0_u8; usize::try_from(length).unwrap_or(usize::MAX)];
+    for piece in data.chunks_mut(MESSAGE) {
+        process.receive_into(piece);
+    }
+    Ok(data)
 }
 
 impl Collective for Mpi {

@@ -3,7 +3,7 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::tensor::{Device, Int, Tensor};
 use rekindle::memory;
-use rekindle::{Bytes, DeviceModel, Staged, sweep, trace, trace_model, without_checkpointing};
+use rekindle::{Bytes, DeviceModel, Profile, Staged, sweep, trace, trace_model, without_checkpointing};
 use rekindle_models::{ConvNetConfig, Gpt, GptConfig, ImageBatch, ResNetConfig, VitConfig};
 
 use crate::common::{alone, device};
@@ -172,6 +172,26 @@ fn compare_whole<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
     });
 }
 
+fn images(batch: usize, side: usize) -> ImageBatch {
+    let images = Tensor::<4>::ones([batch, 3, side, side], &device());
+    ImageBatch { images, classes: Tensor::<1, Int>::zeros([batch], &device()) }
+}
+
+/// A profile from shapes alone, of a model that is built where nothing is computed.
+fn traced_from_shapes<S: Staged<Batch = ImageBatch>>(
+    name: &str,
+    sample: &ImageBatch,
+    build: impl Fn(&Device) -> S,
+) -> Profile {
+    let traced = trace_model(name, &some_device(), |device| {
+        let images = Tensor::<4>::empty(sample.images.dims(), device);
+        // A device that is not there has whole numbers of another size.
+        let classes = Tensor::<1, Int>::empty(sample.classes.dims(), (device, sample.classes.dtype()));
+        Ok::<_, rekindle::Error>(build(device).stages(&ImageBatch { images, classes }))
+    });
+    traced.unwrap().profile().clone()
+}
+
 #[test]
 fn the_tapes_of_a_vision_transformer_are_within_a_tenth_of_what_they_take() {
     alone(|| {
@@ -186,8 +206,7 @@ fn the_tapes_of_a_vision_transformer_are_within_a_tenth_of_what_they_take() {
             let config = VitConfig::new(side, patch, width, 4, 3, 10).with_dropout(dropout).with_burn(burn);
             let model = config.init(&device).unwrap();
             initialise(&model);
-            let images = Tensor::<4>::ones([batch, 3, side, side], &device);
-            let sample = ImageBatch { images, classes: Tensor::<1, Int>::zeros([batch], &device) };
+            let sample = images(batch, side);
             let (region, input) = model.stages(&sample);
             let traced = trace("vit", &region, input, &here).unwrap();
             assert_eq!(traced.distinct_stages(), 3, "patches, blocks, head");
@@ -197,14 +216,8 @@ fn the_tapes_of_a_vision_transformer_are_within_a_tenth_of_what_they_take() {
             let block = traced.profile().stages()[1].tape_bytes;
             compare(&what, block, || model.blocks()[0].forward(x.clone(), None).unwrap());
             compare_whole(&what, traced.profile(), &model, &sample);
-            let built = trace_model("vit", &here, |device| {
-                let images = Tensor::<4>::empty([batch, 3, side, side], device);
-                // A device that is not there has whole numbers of another size.
-                let classes = Tensor::<1, Int>::empty([batch], (device, sample.classes.dtype()));
-                let stages = config.init(device).unwrap().stages(&ImageBatch { images, classes });
-                Ok::<_, rekindle::Error>(stages)
-            });
-            assert_eq!(built.unwrap().profile(), traced.profile());
+            let built = traced_from_shapes("vit", &sample, |device| config.init(device).unwrap());
+            assert_eq!(built, *traced.profile());
         }
     });
 }
@@ -218,8 +231,7 @@ fn the_tapes_of_a_residual_network_are_within_a_tenth_of_what_they_take() {
             let config = ResNetConfig::new(vec![2, 1], 10).with_width(width);
             let net = config.init(&device).unwrap();
             initialise(&net);
-            let images = Tensor::<4>::ones([batch, 3, side, side], &device);
-            let sample = ImageBatch { images, classes: Tensor::<1, Int>::zeros([batch], &device) };
+            let sample = images(batch, side);
             let (region, input) = net.stages(&sample);
             let traced = trace("resnet", &region, input, &here).unwrap();
             assert_eq!(traced.distinct_stages(), 5, "stem, three kinds of bottlenecks, head");
@@ -232,14 +244,8 @@ fn the_tapes_of_a_residual_network_are_within_a_tenth_of_what_they_take() {
                 });
             }
             compare_whole(&what, traced.profile(), &net, &sample);
-            let built = trace_model("resnet", &here, |device| {
-                let images = Tensor::<4>::empty([batch, 3, side, side], device);
-                // A device that is not there has whole numbers of another size.
-                let classes = Tensor::<1, Int>::empty([batch], (device, sample.classes.dtype()));
-                let stages = config.init(device).unwrap().stages(&ImageBatch { images, classes });
-                Ok::<_, rekindle::Error>(stages)
-            });
-            assert_eq!(built.unwrap().profile(), traced.profile());
+            let built = traced_from_shapes("resnet", &sample, |device| config.init(device).unwrap());
+            assert_eq!(built, *traced.profile());
         }
     });
 }
