@@ -37,6 +37,7 @@ mod format;
 pub mod graph;
 mod illegal;
 mod nanos;
+pub mod pipeline;
 mod plan;
 pub mod policy;
 mod profile;

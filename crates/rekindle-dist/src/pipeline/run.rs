@@ -8,7 +8,7 @@ use burn::optim::{GradientsAccumulator, GradientsParams};
 use burn::tensor::{Device, Tensor, TensorData};
 use rekindle::Bytes;
 
-use super::schedule::{Work, one_forward_one_backward};
+use super::{Work, one_forward_one_backward};
 use crate::{Collective, DistError};
 
 /// What a rank's stages make of a micro-batch.

@@ -17,8 +17,8 @@ pub fn in_flight(stage: usize, stages: usize, micro_batches: usize) -> usize {
 /// What stage `stage` of `stages` does with so many micro-batches.
 ///
 /// ```
-/// use rekindle_dist::pipeline::Work::{Backward as B, Forward as F};
-/// use rekindle_dist::pipeline::one_forward_one_backward;
+/// use rekindle_plan::pipeline::Work::{Backward as B, Forward as F};
+/// use rekindle_plan::pipeline::one_forward_one_backward;
 ///
 /// assert_eq!(one_forward_one_backward(0, 2, 3), [F(0), F(1), B(0), F(2), B(1), B(2)]);
 /// assert_eq!(one_forward_one_backward(1, 2, 3), [F(0), B(0), F(1), B(1), F(2), B(2)]);

@@ -1,21 +1,19 @@
 //! What a rank runs while its micro-batches wait.
 
-use rekindle_plan::{Action, Boundary, Profile, Schedule, Stage};
-
-use crate::DistError;
+use super::PipelineError;
+use crate::{Action, Boundary, PlanError, Profile, Schedule, Stage};
 
 /// A schedule for a rank with so many stages, of whose micro-batches nothing but boundaries is to wait.
 ///
 /// A rule such as every-1 records the last stage's tape in the forward, because its backward comes next. In a pipeline other
 /// micro-batches come between, and as many of these tapes would be there as micro-batches are in flight: here the last stage
-/// is recomputed like all others. For [`Region::schedule`](rekindle::Region::schedule).
+/// is recomputed like all others. For a region's `schedule`.
 ///
 /// # Errors
 /// When there is no stage.
-pub fn boundaries_wait(stages: u32) -> Result<Schedule, DistError> {
-    let refuse = |reason: String| DistError::Pipeline { reason };
+pub fn boundaries_wait(stages: u32) -> Result<Schedule, PipelineError> {
     let names = (1..=stages).map(|stage| format!("stage.{stage}"));
-    let profile = Profile::unmeasured(names, &[]).map_err(|error| refuse(error.to_string()))?;
+    let profile = Profile::unmeasured(names, &[])?;
     let input = |stage: u32| Boundary::new(stage - 1);
     let forth =
         (1..=stages).flat_map(|stage| [Action::keep(input(stage)), Action::forward(Stage::new(stage))]);
@@ -24,8 +22,10 @@ pub fn boundaries_wait(stages: u32) -> Result<Schedule, DistError> {
         [Action::tape(number), Action::drop(input), Action::backward(number)]
     });
     let actions: Vec<Action> = forth.chain(back).collect();
-    let judged = Schedule::judge(&profile, &actions);
-    judged.map(|(schedule, _)| schedule).map_err(|error| refuse(error.to_string()))
+    let judged = Schedule::judge(&profile, &actions).map_err(PlanError::from);
+    judged
+        .map(|(schedule, _)| schedule)
+        .map_err(|error| PipelineError::Solve { rank: 0, source: error.into() })
 }
 
 #[cfg(test)]

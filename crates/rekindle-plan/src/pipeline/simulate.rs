@@ -1,9 +1,8 @@
 //! A step of a pipeline, without running it.
 
-use rekindle_plan::{Bytes, Nanos};
-
-use super::schedule::{Work, in_flight, one_forward_one_backward};
-use crate::DistError;
+use super::PipelineError;
+use super::order::{Work, in_flight, one_forward_one_backward};
+use crate::{Bytes, Nanos};
 
 /// What one stage of a pipeline takes for one micro-batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,16 +50,11 @@ pub struct Simulated {
 ///
 /// # Errors
 /// When there is no stage or no micro-batch, or numbers do not fit 64 bits.
-pub fn simulate(stages: &[Cost], micro_batches: usize) -> Result<Simulated, DistError> {
+pub fn simulate(stages: &[Cost], micro_batches: usize) -> Result<Simulated, PipelineError> {
     if stages.is_empty() || micro_batches == 0 {
-        let reason = format!(
-            "a pipeline of {} stages with {micro_batches} micro-batches: there has to be one of each",
-            stages.len()
-        );
-        return Err(DistError::Pipeline { reason });
+        return Err(PipelineError::Empty { ranks: stages.len(), micro_batches });
     }
-    let too_large =
-        || DistError::Pipeline { reason: "times or sizes of a pipeline do not fit 64 bits".into() };
+    let too_large = || PipelineError::TooLarge;
     let add = |a: u64, b: u64| a.checked_add(b).ok_or_else(too_large);
     let work: Vec<Vec<Work>> =
         (0..stages.len()).map(|stage| one_forward_one_backward(stage, stages.len(), micro_batches)).collect();

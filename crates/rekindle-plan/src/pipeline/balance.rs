@@ -2,24 +2,21 @@
 
 use std::ops::Range;
 
-use rekindle_plan::Profile;
-
-use crate::DistError;
+use super::PipelineError;
+use crate::Profile;
 
 /// Cuts a model into as many parts in a row, so that the slowest takes as little time as it can. No part is empty.
 ///
 /// # Errors
 /// When there are more parts than stages, or none.
-pub fn balance(profile: &Profile, parts: usize) -> Result<Vec<Range<usize>>, DistError> {
+pub fn balance(profile: &Profile, parts: usize) -> Result<Vec<Range<usize>>, PipelineError> {
     let times: Vec<u128> = profile
         .stages()
         .iter()
         .map(|stage| u128::from(stage.forward_ns.get()) + u128::from(stage.backward_ns.get()))
         .collect();
     if parts == 0 || parts > times.len() {
-        let reason =
-            format!("{} stages cannot be shared out among {parts} ranks: each needs one", times.len());
-        return Err(DistError::Pipeline { reason });
+        return Err(PipelineError::TooFewStages { stages: times.len(), ranks: parts });
     }
     // The least time that everything fits under, found by halving.
     let (mut low, mut high) = (times.iter().copied().max().unwrap_or(0), times.iter().sum::<u128>());
@@ -53,7 +50,7 @@ fn cut(times: &[u128], parts: usize, most: u128) -> Vec<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
-    use rekindle_plan::{Bytes, Nanos, StageProfile};
+    use crate::{Bytes, Nanos, StageProfile};
 
     use super::*;
 
