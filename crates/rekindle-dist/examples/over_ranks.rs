@@ -141,7 +141,7 @@ fn pipeline(world: &Mpi) -> Result<(), DistError> {
         let mut bubbles = Vec::new();
         for _ in 0..=ROUNDS {
             world.barrier()?;
-            let step = train_step(world, &model, micro_batches, &device, |_, input| {
+            let step = train_step(world, &model, micro_batches, &device, |_, input: Option<Tensor<2>>| {
                 let region = Region::new().stages("layer", &model.layers, layer);
                 // The model has some layers: they fit.
                 let waiting = boundaries_wait(LAYERS as u32).ok();

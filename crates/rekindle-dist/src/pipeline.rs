@@ -2,6 +2,7 @@
 //!
 //! What is planned without any rank, [`balance`], [`plan`] and [`simulate`], is [`rekindle_plan::pipeline`]'s; here a step is run.
 
+mod message;
 mod run;
 
 pub use rekindle_plan::pipeline::*;

@@ -14,8 +14,7 @@ use exhaustive::{every_plan, with_keeps};
 use proptest::prelude::*;
 use rekindle_plan::solvers::optimal;
 use rekindle_plan::{
-    Action, Boundary, Bytes, Gap, Nanos, Plan, Profile, Request, Rule, SolveError, Stage, StageProfile,
-    Status, TapeOption, simulate,
+    Bytes, Gap, Nanos, Plan, Profile, Request, Rule, SolveError, StageProfile, Status, TapeOption, simulate,
 };
 
 /// The peaks and times of every legal persistent plan, the least time for each budget: rooms rise, times fall.

@@ -93,6 +93,11 @@ impl PartsReader {
             .ok_or_else(|| Error::Boundary { found: "no number".to_owned(), expected: "one more".to_owned() })
     }
 
+    /// All that is left.
+    pub(crate) fn rest(&mut self) -> Parts {
+        Parts { tensors: self.tensors.by_ref().collect(), structure: self.structure.by_ref().collect() }
+    }
+
     fn tensor(&mut self) -> Result<AnyTensor, Error> {
         self.tensors
             .next()

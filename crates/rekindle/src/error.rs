@@ -313,6 +313,14 @@ pub enum Error {
         /// What the type asked for.
         expected: String,
     },
+    /// There is no such section of a region.
+    #[error("a section of a region begins at stage {found}, expected {expected}")]
+    Section {
+        /// What was asked for.
+        found: String,
+        /// What can be.
+        expected: String,
+    },
     /// A boundary cannot leave the device.
     #[error("a boundary cannot leave the device: {reason}")]
     Export {

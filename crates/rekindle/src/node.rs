@@ -37,7 +37,7 @@ pub(crate) use elements::{Strided, elements, made, rewrite, rewrite_from, stride
 pub(crate) use graph::{Join, Start, join, node, token};
 pub(crate) use operation::{Found, Operation, apply, apply_one, unmade};
 pub(crate) use reseed::reseed_after_backward;
-pub(crate) use run::{Job, Setup, measure, run};
+pub(crate) use run::{Job, Setup, measure, run, start_from};
 pub use sweep::sweep;
 pub(crate) use sweep::sweep_when;
 pub(crate) use tensor::AnyTensor;

@@ -3,9 +3,10 @@
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Name, Plan, Profile, Rule, Schedule, Tier};
 use rekindle_run::{HostStore, Measurement, Measuring, Store, Trace};
@@ -14,7 +15,7 @@ use crate::boundary::{Boundary, Parts};
 use crate::checks::Checks;
 use crate::node::{self, AnyTensor, Job, Setup};
 use crate::stage::{AnyStage, Mode, Parameters, StageOf, StageOutput};
-use crate::{Description, Error, Planned, StageDescription, Under, seeds};
+use crate::{Carried, Description, Error, Planned, StageDescription, Under, seeds};
 
 thread_local! {
     static WITHOUT: Cell<bool> = const { Cell::new(false) };
@@ -94,6 +95,8 @@ where
 #[must_use = "a region does nothing until `forward`"]
 pub struct Region<I, O> {
     stages: Vec<Box<dyn AnyStage>>,
+    /// Of a section: of each stage before it, whether that continues the one before.
+    before: Vec<bool>,
     planned: Choice,
     checks: Checks,
     host: Option<Bytes>,
@@ -148,6 +151,7 @@ impl<I: Boundary> Region<I, I> {
     pub fn new() -> Self {
         Self {
             stages: Vec::new(),
+            before: Vec::new(),
             planned: Choice::Rule(Rule::EVERY_ONE),
             checks: Checks::default(),
             host: None,
@@ -203,6 +207,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         self.stages.push(Box::new(stage));
         Region {
             stages: self.stages,
+            before: self.before,
             planned: self.planned,
             checks: self.checks,
             host: self.host,
@@ -250,6 +255,55 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             stage.set_continuing();
         }
         self
+    }
+
+    /// How many stages there are.
+    pub fn len(&self) -> usize {
+        self.stages.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.stages.is_empty()
+    }
+
+    /// Some of the stages, from 0 on, to run where the others do not: on one of several ranks.
+    ///
+    /// They draw the random numbers that they draw as part of the whole, from the same seed. Under no plan yet: a section has its own.
+    ///
+    /// # Errors
+    /// When there are no such stages, or the first of them continues the one before.
+    pub fn section(mut self, stages: Range<usize>) -> Result<Region<Carried, Carried>, Error> {
+        let all = self.stages.len();
+        if stages.is_empty() || stages.end > all {
+            let found = format!("{} to {}", stages.start, stages.end);
+            return Err(Error::Section { found, expected: format!("some of the stages 0 to {all}") });
+        }
+        if stages.start > 0 && self.stages[stages.start].continues() {
+            let name = self.stages[stages.start].name();
+            return Err(Error::Section {
+                found: format!("{}, which is `{name}`", stages.start),
+                expected: "a stage that does not continue the one before, whose random numbers it needs"
+                    .to_owned(),
+            });
+        }
+        let mut before = self.before;
+        before.extend(self.stages[..stages.start].iter().map(|stage| stage.continues()));
+        self.stages.truncate(stages.end);
+        Ok(Region {
+            stages: self.stages.split_off(stages.start),
+            before,
+            planned: Choice::Rule(Rule::EVERY_ONE),
+            checks: self.checks,
+            host: self.host,
+            trace: self.trace,
+            types: PhantomData,
+        })
+    }
+
+    /// Which parameters each stage trains.
+    pub fn parameters(&self) -> Vec<Vec<ParamId>> {
+        self.stages.iter().map(|stage| stage.parameters().ids).collect()
     }
 
     /// Runs under a textbook rule.
@@ -379,6 +433,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         let at = std::cell::RefCell::new((0, String::new()));
         let setup = Setup {
             stages: self.stages,
+            before: self.before,
             parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
             input,
             device,
@@ -441,8 +496,9 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
 
     /// Calls one stage after the other, on the seeds of a checkpointed run when there is a device to seed.
     fn run_plain(&self, input: Parts, device: Option<&Device>) -> Result<Parts, Error> {
-        let continues = self.stages.iter().map(|stage| stage.continues());
-        let mut draws = device.map(|_| seeds::Draws::new(seeds::next(), continues));
+        let own = self.stages.iter().map(|stage| stage.continues());
+        let continues = self.before.iter().copied().chain(own);
+        let mut draws = device.map(|_| seeds::Draws::new(seeds::next(), continues, self.before.len()));
         let mut boundary = input;
         for (index, stage) in self.stages.iter().enumerate() {
             let run = |input| stage.run(Mode::Plain, Default::default(), input);
@@ -474,6 +530,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         let seed = seeds::next();
         let setup = Setup {
             stages: self.stages,
+            before: self.before,
             parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
             input,
             device: device.clone(),

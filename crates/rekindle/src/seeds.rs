@@ -82,8 +82,8 @@ struct Start {
 }
 
 impl Draws {
-    /// `continues` says of each stage whether it continues the one before.
-    pub(crate) fn new(region: u64, continues: impl IntoIterator<Item = bool>) -> Self {
+    /// `continues` says of each stage whether it continues the one before. The first `skipped` of them run elsewhere.
+    pub(crate) fn new(region: u64, continues: impl IntoIterator<Item = bool>, skipped: usize) -> Self {
         let (mut piece, mut part) = (None::<u64>, 0u64);
         let stages = continues.into_iter().map(|continues| {
             let continues = continues && piece.is_some();
@@ -99,7 +99,7 @@ impl Draws {
             let own = if part == 0 { seed } else { Sequence(seed ^ part).next() };
             Start { seed: own, sequence: Sequence(!seed), continues, known: !continues }
         });
-        Self { stages: stages.collect() }
+        Self { stages: stages.skip(skipped).collect() }
     }
 
     /// Runs a stage on its numbers.

@@ -187,7 +187,7 @@ pub(crate) fn refused(world: &Mpi) {
         let early = |_, _: Option<Tensor<2>>| Ok(Made::Loss(loss(examples(3, 1))));
         let early = train_step(world, &model, 1, &device, early).unwrap_err();
         assert!(early.to_string().contains("and is not the last"), "{early}");
-        // What is no tensor of so many dimensions.
+        // What is no boundary.
         world.send(1, vec![1, 2, 3]).unwrap();
     }
     if world.rank() == 1 {

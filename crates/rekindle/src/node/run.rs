@@ -12,7 +12,7 @@ use rekindle_run::{Executor, Kept, MeasureError, Measurement, Measuring, Row, St
 
 use super::boundary::{OnDevice, Part};
 use super::engine::BurnEngine;
-use super::graph::{join, node, token, with_parents};
+use super::graph::{Start, join, node, token, with_parents};
 use super::outer::{Hub, InputWay, OuterInput, OuterParameter, Output, Shared, Waiting};
 use super::tensor::{AnyTensor, describe, size_of};
 use super::travel::Travel;
@@ -39,12 +39,21 @@ const ENABLED: &str = if cfg!(all(feature = "flex", feature = "ndarray")) {
 /// A region about to run or to be measured.
 pub(crate) struct Setup {
     pub(crate) stages: Vec<Box<dyn AnyStage>>,
+    /// Of each stage that runs elsewhere before these, whether it continues the one before.
+    pub(crate) before: Vec<bool>,
     /// The tracked parameters of each stage.
     pub(crate) parameters: Vec<Vec<AnyTensor>>,
     pub(crate) input: Parts,
     pub(crate) device: Device,
     pub(crate) seed: u64,
     pub(crate) checks: Checks,
+}
+
+impl Setup {
+    /// What the region reads, and its parameters.
+    fn tensors(&self) -> impl Iterator<Item = &AnyTensor> {
+        self.input.tensors.iter().chain(self.parameters.iter().flatten())
+    }
 }
 
 /// How to run it.
@@ -56,12 +65,11 @@ pub(crate) struct Job {
     pub(crate) faults: FaultLog,
 }
 
-/// Calls a function for the backend that the tensors of a setup are on, with the strategy of the user's graph. One line
+/// Calls a function for the backend that tensors are on, with the strategy of the user's graph. One line
 /// for each backend: a node's gradients are of a concrete type.
 macro_rules! on_backend_of {
-    ($setup:expr, |$strategy:ident| $function:ident::<B>($($argument:expr),*)) => {{
-        let tracked = $setup.input.tensors.iter().chain($setup.parameters.iter().flatten());
-        let Some(lead) = tracked.clone().find(|tensor| tensor.is_tracked()).cloned() else {
+    ($tensors:expr, |$strategy:ident| $function:ident::<B>($($argument:expr),*)) => {{
+        let Some(lead) = $tensors.into_iter().find(|tensor| tensor.is_tracked()).cloned() else {
             return Err(Error::Untracked);
         };
         let $strategy = lead.strategy().unwrap_or_default();
@@ -88,7 +96,7 @@ macro_rules! on_backend_of {
 /// # Errors
 /// When a stage or the plan cannot run, or the backend is off.
 pub(crate) fn run(setup: Setup, job: Job) -> Result<Parts, Error> {
-    on_backend_of!(setup, |strategy| run_on::<B>(setup, job, strategy))
+    on_backend_of!(setup.tensors(), |strategy| run_on::<B>(setup, job, strategy))
 }
 
 /// Runs each stage a few times and writes down what it takes. The user's graph and running statistics stay as they are.
@@ -100,7 +108,34 @@ pub(crate) fn measure(
     measuring: Measuring,
     progress: &mut dyn FnMut(Stage, &str),
 ) -> Result<Measurement, Error> {
-    on_backend_of!(setup, |strategy| measure_on::<B>(setup, measuring, progress, strategy))
+    on_backend_of!(setup.tensors(), |strategy| measure_on::<B>(setup, measuring, progress, strategy))
+}
+
+/// One value above all of these tensors, whose backward begins with these gradients of them.
+///
+/// # Errors
+/// When nothing is tracked, tensors are of different backends, or the backend is off.
+pub(crate) fn start_from(pairs: Vec<(AnyTensor, AnyTensor)>) -> Result<AnyTensor, Error> {
+    on_backend_of!(pairs.iter().map(|pair| &pair.0), |strategy| start_on::<B>(pairs, strategy))
+}
+
+fn start_on<B: GraphBackend>(
+    pairs: Vec<(AnyTensor, AnyTensor)>,
+    strategy: TapeStrategy,
+) -> Result<AnyTensor, Error> {
+    let mut nodes = Vec::with_capacity(pairs.len());
+    let mut gradients = Vec::with_capacity(pairs.len());
+    let mut value = None;
+    for (tensor, gradient) in pairs {
+        let tracked = |tensor: AnyTensor| tensor.into_tracked::<B>().ok_or(Error::Untracked);
+        let (tensor, gradient) = (tracked(tensor)?, tracked(gradient)?.into_primitive());
+        value.get_or_insert_with(|| token::<B>(&gradient));
+        gradients.push((tensor.id(), gradient));
+        nodes.push(tensor.node());
+    }
+    let value = value.ok_or(Error::Untracked)?;
+    let joined = join::<B>(nodes, &value).ok_or(Error::Untracked)?;
+    Ok(AnyTensor::from_tracked::<B>(node(Start, joined.node(), gradients, value), strategy))
 }
 
 fn measure_on<B: GraphBackend>(
@@ -204,7 +239,8 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
         let tensor = &parameter.tensor;
         (tensor.id(), size_of(tensor.dtype(), &tensor.shape()))
     });
-    let continues: Vec<bool> = setup.stages.iter().map(|stage| stage.continues()).collect();
+    let own = setup.stages.iter().map(|stage| stage.continues());
+    let continues: Vec<bool> = setup.before.iter().copied().chain(own).collect();
     let engine = BurnEngine::<B> {
         parameter_bytes: parameter_bytes.collect(),
         ran: vec![false; setup.stages.len()],
@@ -218,7 +254,7 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
         strategy,
         travel: Travel::new(setup.device.clone()),
         device: setup.device,
-        draws: seeds::Draws::new(setup.seed, continues),
+        draws: seeds::Draws::new(setup.seed, continues, setup.before.len()),
         record: Record::new(setup.checks),
         parameter_gradients: HashMap::new(),
         carried: parts.iter().map(|_| None).collect(),

@@ -6,11 +6,31 @@ use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::backend::{
     Dispatch, DispatchAutodiffContext, DispatchTensor, DispatchTensorKind, ExecutionError, TensorMetadata,
 };
-use burn::tensor::{Bool, DType, Device, Float, Int, Shape, Tensor, TensorData, try_read_sync};
+use burn::tensor::{
+    Bool, BoolStore, DType, Device, Float, Gradients, Int, Shape, Tensor, TensorData, try_read_sync,
+};
 use rekindle_plan::Bytes;
+use rekindle_run::PackedTensor;
 
 use super::{GraphBackend, TapeStrategy, Tracked};
 use crate::Error;
+
+/// The types that travel between processes, by their names.
+const TRAVELLING: [DType; 13] = [
+    DType::F64,
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::I64,
+    DType::I32,
+    DType::I16,
+    DType::I8,
+    DType::U64,
+    DType::U32,
+    DType::U16,
+    DType::U8,
+    DType::Bool(BoolStore::Native),
+];
 
 /// A tensor of any kind, rank and backend.
 #[derive(Clone, Debug)]
@@ -115,6 +135,67 @@ impl AnyTensor {
         // The primitive is the same for every strategy; the conversion asks for this one.
         self.0.autodiff = DispatchAutodiffContext::Enabled(TapeStrategy::Disabled);
         B::unwrap(self.0)
+    }
+
+    /// Whether it is a float, with autodiff or without.
+    pub(crate) fn is_float(&self) -> bool {
+        self.0.dtype().is_float()
+    }
+
+    /// A float as the beginning of a graph; anything else as it is.
+    pub(crate) fn into_leaf(self) -> Self {
+        match self.is_graph_float() {
+            true => Self(Dispatch::float_set_require_grad(Dispatch::float_detach(self.0), true)),
+            false => self,
+        }
+    }
+
+    /// What a graph that began at it found for it, or zeros.
+    pub(crate) fn gradient(&self, gradients: &Gradients) -> Result<Self, Error> {
+        macro_rules! by_rank {
+            ($($rank:literal)*) => {
+                match self.0.rank() {
+                    $($rank => {
+                        let tensor: Tensor<$rank> = self.clone().try_into()?;
+                        let found = tensor.grad(gradients);
+                        Ok(found.unwrap_or_else(|| tensor.without_autodiff().zeros_like()).into())
+                    })*
+                    _ => Err(Error::Boundary {
+                        found: self.describe(),
+                        expected: "a tensor of one to eight dimensions".to_owned(),
+                    }),
+                }
+            };
+        }
+        by_rank!(1 2 3 4 5 6 7 8)
+    }
+
+    /// Its values, to be sent.
+    pub(crate) fn to_packed(&self) -> Result<PackedTensor, Error> {
+        let data = self.read().map_err(|reason| Error::Export { reason })?;
+        let (dtype, shape) = (self.0.dtype().name().to_owned(), self.0.shape().to_vec());
+        Ok(PackedTensor { dtype, shape, bytes: data.as_bytes().to_vec().into() })
+    }
+
+    /// What was sent, on a device.
+    pub(crate) fn from_packed(packed: PackedTensor, device: &Device) -> Result<Self, Error> {
+        let PackedTensor { dtype: name, shape, bytes } = packed;
+        let dtype = TRAVELLING.into_iter().find(|dtype| dtype.name() == name);
+        let elements = shape.iter().try_fold(1_usize, |elements, length| elements.checked_mul(*length));
+        let expected = dtype.zip(elements).and_then(|(dtype, elements)| elements.checked_mul(dtype.size()));
+        let Some(dtype) = dtype.filter(|_| expected == Some(bytes.len())) else {
+            return Err(Error::Boundary {
+                found: format!("{} bytes of {name}{shape:?}", bytes.len()),
+                expected: "a tensor of a known type, and as many bytes as it has".to_owned(),
+            });
+        };
+        let data = TensorData::from_bytes_vec(bytes.into_vec(), shape, dtype);
+        let device = device.as_dispatch();
+        Ok(Self(match dtype {
+            _ if dtype.is_float() => Dispatch::float_from_data(data, device),
+            _ if dtype.is_bool() => Dispatch::bool_from_data(data, device),
+            _ => Dispatch::int_from_data(data, device),
+        }))
     }
 
     pub(super) fn read(&self) -> Result<TensorData, String> {
