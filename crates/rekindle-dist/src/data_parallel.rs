@@ -105,6 +105,17 @@ impl<'a> DataParallel<'a> {
         gradients: &GradientsParams,
         examples: u64,
     ) -> Result<GradientsParams, DistError> {
+        let sum = self.reduced(model, gradients, examples)?;
+        self.layout.to_gradients(model, &sum)
+    }
+
+    /// The same as one vector.
+    pub(crate) fn reduced<M: Module>(
+        &self,
+        model: &M,
+        gradients: &GradientsParams,
+        examples: u64,
+    ) -> Result<Vec<f32>, DistError> {
         let values = self.weighted(model, gradients, examples)?;
         // The last layers' first, in whole parameters.
         let most = usize::try_from(self.bucket.get() / 4).unwrap_or(usize::MAX).max(1);
@@ -129,7 +140,7 @@ impl<'a> DataParallel<'a> {
             let bucket = pending.wait()?;
             sum[start..][..bucket.len()].copy_from_slice(&bucket);
         }
-        self.layout.to_gradients(model, &sum)
+        Ok(sum)
     }
 
     /// This rank's share of the mean over all.

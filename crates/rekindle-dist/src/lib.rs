@@ -40,4 +40,4 @@ pub use error::DistError;
 pub use flat::Layout;
 pub use mpi::Mpi;
 pub use partitioned::{Partitioned, share_plan};
-pub use zero::{Zero, ZeroStage};
+pub use zero::{Moments, Zero, ZeroStage};

@@ -1,7 +1,7 @@
 //! The optimizer's state, and gradients, shared out among ranks.
 
 use burn::module::Module;
-use burn::optim::{GradientsParams, Optimizer};
+use burn::optim::{Adam, AdamState, AdaptiveMomentumState, GradientsParams, Optimizer};
 use burn::tensor::{Tensor, TensorData};
 use rekindle::Bytes;
 
@@ -10,6 +10,8 @@ use crate::{DataParallel, DistError, Layout};
 /// What ranks share out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ZeroStage {
+    /// Nothing: each rank has all of it.
+    Off,
     /// The optimizer's state.
     One,
     /// The gradients as well: no rank has the sum of all.
@@ -66,21 +68,49 @@ impl<'a, O: Optimizer> Zero<'a, O> {
         optimizer: O,
         model: &impl Module,
     ) -> Result<Self, DistError> {
-        let ranks = parallel.ranks();
-        let layout = parallel.layout();
-        let part = layout.part(ranks.size());
-        let mut weights = layout.weights(model)?;
-        weights.resize(part * ranks.size(), 0.0);
-        let own = weights[ranks.rank() * part..][..part].to_vec();
         let device = Layout::device(model).ok_or(DistError::Length { found: 0, expected: 1 })?;
-        let weights = Tensor::from_data(TensorData::new(own, [part]), &device);
-        Ok(Self { parallel, stage, optimizer, weights, state: None })
+        let empty = Tensor::from_data(TensorData::new(Vec::<f32>::new(), [0]), &device);
+        let mut zero = Self { parallel, stage, optimizer, weights: empty, state: None };
+        let weights = zero.parallel.layout().weights(model)?;
+        zero.weights = zero.own_part(weights);
+        Ok(zero)
+    }
+
+    /// How many ranks share the state, and which of them this is.
+    fn shares(&self) -> (usize, usize) {
+        let ranks = self.parallel.ranks();
+        match self.stage {
+            ZeroStage::Off => (1, 0),
+            ZeroStage::One | ZeroStage::Two => (ranks.size(), ranks.rank()),
+        }
+    }
+
+    /// This rank's part of a vector of all weights' length, padded.
+    fn own_part(&self, mut all: Vec<f32>) -> Tensor<1> {
+        let (shares, share) = self.shares();
+        let part = self.parallel.layout().part(shares);
+        all.resize(part * shares, 0.0);
+        let own = all[share * part..][..part].to_vec();
+        Tensor::from_data(TensorData::new(own, [part]), &self.weights.device())
+    }
+
+    /// All of a vector that ranks have parts of, without what pads it.
+    fn whole(&self, part: &Tensor<1>) -> Result<Vec<f32>, DistError> {
+        let found = format!("{:?}", part.dtype());
+        let own = part.to_data().try_to_vec::<f32>();
+        let own = own.map_err(|_| DistError::Type { parameter: 1, found })?;
+        let mut all = match self.stage {
+            ZeroStage::Off => own,
+            ZeroStage::One | ZeroStage::Two => self.parallel.ranks().start_all_gather_parts(own).wait()?,
+        };
+        all.truncate(self.parallel.layout().len());
+        Ok(all)
     }
 
     /// What a rank's part of a vector of all weights takes. An optimizer has none, one or two such vectors: Adam has two. A copy of
     /// the part of the weights comes on top.
     pub fn shard_bytes(&self) -> Bytes {
-        Bytes::new(self.parallel.layout().part(self.parallel.ranks().size()) as u64 * 4)
+        Bytes::new(self.parallel.layout().part(self.shares().0) as u64 * 4)
     }
 
     /// Takes a step from each rank's gradients of the mean over its own examples.
@@ -95,22 +125,75 @@ impl<'a, O: Optimizer> Zero<'a, O> {
         examples: u64,
     ) -> Result<M, DistError> {
         let (ranks, how) = (self.parallel.ranks(), self.parallel.how());
-        let part = self.parallel.layout().part(ranks.size());
-        let mut values = self.parallel.weighted(&model, &gradients, examples)?;
-        drop(gradients);
-        values.resize(part * ranks.size(), 0.0);
+        let (shares, share) = self.shares();
+        let part = self.parallel.layout().part(shares);
         let own = match self.stage {
-            ZeroStage::One => ranks.all_reduce(values, how)?[ranks.rank() * part..][..part].to_vec(),
-            ZeroStage::Two => ranks.reduce_scatter(values, how)?,
+            ZeroStage::Off => {
+                let sum = self.parallel.reduced(&model, &gradients, examples)?;
+                drop(gradients);
+                sum
+            }
+            ZeroStage::One | ZeroStage::Two => {
+                let mut values = self.parallel.weighted(&model, &gradients, examples)?;
+                drop(gradients);
+                values.resize(part * shares, 0.0);
+                match self.stage {
+                    ZeroStage::Two => ranks.reduce_scatter(values, how)?,
+                    _ => ranks.all_reduce(values, how)?[share * part..][..part].to_vec(),
+                }
+            }
         };
         let own = Tensor::from_data(TensorData::new(own, [part]), &self.weights.device());
         let (weights, state) = self.optimizer.step(rate, self.weights.clone(), own, self.state.take());
         self.weights = weights;
         self.state = state;
-        let own = self.weights.to_data().try_to_vec::<f32>();
-        let own =
-            own.map_err(|_| DistError::Type { parameter: 1, found: format!("{:?}", self.weights.dtype()) })?;
-        let weights = ranks.start_all_gather_parts(own).wait()?;
+        let weights = self.whole(&self.weights)?;
         self.parallel.layout().to_model(model, &weights)
+    }
+}
+
+/// What Adam knows of all weights, whoever has which part of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Moments {
+    /// How many steps it has seen.
+    pub steps: usize,
+    /// The mean of gradients, in the order of the model's fields; nothing before the first step.
+    pub first: Vec<f32>,
+    /// The mean of their squares.
+    pub second: Vec<f32>,
+}
+
+impl Zero<'_, Adam> {
+    /// What Adam knows, put together from all ranks: for a snapshot that any number of ranks can go on from.
+    ///
+    /// # Errors
+    /// When ranks are not in step.
+    pub fn moments(&self) -> Result<Moments, DistError> {
+        let Some(AdamState { momentum }) = &self.state else { return Ok(Moments::default()) };
+        Ok(Moments {
+            steps: momentum.time,
+            first: self.whole(&momentum.moment_1)?,
+            second: self.whole(&momentum.moment_2)?,
+        })
+    }
+
+    /// Goes on from what was known, with the weights of `model`.
+    ///
+    /// # Errors
+    /// When the moments are of another model.
+    pub fn resume(&mut self, model: &impl Module, moments: Moments) -> Result<(), DistError> {
+        let weights = self.parallel.layout().weights(model)?;
+        self.weights = self.own_part(weights);
+        self.state = None;
+        if moments.steps == 0 {
+            return Ok(());
+        }
+        let expected = self.parallel.layout().len();
+        if let Some(other) = [&moments.first, &moments.second].into_iter().find(|all| all.len() != expected) {
+            return Err(DistError::Length { found: other.len(), expected });
+        }
+        let (first, second) = (self.own_part(moments.first), self.own_part(moments.second));
+        self.state = Some(AdamState::new(AdaptiveMomentumState::new(moments.steps, first, second)));
+        Ok(())
     }
 }

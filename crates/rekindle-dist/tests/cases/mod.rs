@@ -49,6 +49,7 @@ pub(crate) const CASES: &[Case] = &[
     well("data_parallel_with_native_sums_is_close", replicated::native),
     well("zero_1_is_one_process_bit_for_bit", replicated::zero_1),
     well("zero_2_is_one_process_bit_for_bit", replicated::zero_2),
+    well("a_run_goes_on_from_what_it_knew_with_other_parts_and_other_ranks", replicated::restart),
     well("an_optimizer_has_its_part_of_the_state_alone", replicated::memory_of_zero),
     well("a_pipeline_is_one_process_bit_for_bit", pipelined::one_process),
     well("data_parallel_pipelines_with_and_without_zero_are_one_process", pipelined::replicated),

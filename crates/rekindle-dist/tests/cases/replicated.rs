@@ -1,10 +1,13 @@
 //! Ranks with the same weights.
 
-use burn::optim::{AdamConfig, GradientsParams};
+use std::ops::Range;
+
+use burn::optim::{Adam, AdamConfig, GradientsParams};
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::training::Accumulation;
 use rekindle_dist::{
-    Collective, DataParallel, DistError, Layout, Mpi, Reduction, Zero, ZeroStage, agree_on_plan,
+    Alone, Collective, DataParallel, DistError, Layout, Moments, Mpi, Reduction, Zero, ZeroStage,
+    agree_on_plan,
 };
 use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, StageProfile};
 
@@ -47,21 +50,26 @@ fn one_process(ranks: usize) -> Vec<Block> {
     let layout = Layout::new(&model).unwrap();
     let mut optimizer = AdamConfig::new().init();
     for step in 0..STEPS {
-        let total: usize = (0..ranks).map(|rank| share(step, rank)).sum();
-        let mut sum: Option<Vec<f32>> = None;
-        for rank in 0..ranks {
-            let mut own = layout.gradients(&model, &gradients(&model, step, rank)).unwrap();
-            let weight = (share(step, rank) as f64 / total as f64) as f32;
-            own.iter_mut().for_each(|value| *value *= weight);
-            sum = Some(match sum {
-                None => own,
-                Some(sum) => sum.iter().zip(own).map(|(sum, own)| sum + own).collect(),
-            });
-        }
-        let sum = layout.to_gradients(&model, &sum.unwrap()).unwrap();
+        let sum = layout.to_gradients(&model, &summed(&layout, &model, step, ranks)).unwrap();
         model = optimizer.step(RATE, model, sum);
     }
     model
+}
+
+/// The gradients of all ranks, added up in their order.
+fn summed(layout: &Layout, model: &Vec<Block>, step: u64, ranks: usize) -> Vec<f32> {
+    let total: usize = (0..ranks).map(|rank| share(step, rank)).sum();
+    let mut sum: Option<Vec<f32>> = None;
+    for rank in 0..ranks {
+        let mut own = layout.gradients(model, &gradients(model, step, rank)).unwrap();
+        let weight = (share(step, rank) as f64 / total as f64) as f32;
+        own.iter_mut().for_each(|value| *value *= weight);
+        sum = Some(match sum {
+            None => own,
+            Some(sum) => sum.iter().zip(own).map(|(sum, own)| sum + own).collect(),
+        });
+    }
+    sum.unwrap()
 }
 
 fn in_parallel(world: &Mpi, reduction: Reduction) -> Vec<Block> {
@@ -118,6 +126,52 @@ fn sharded(world: &Mpi, stage: ZeroStage) {
 
 pub(crate) fn zero_1(world: &Mpi) {
     sharded(world, ZeroStage::One);
+}
+
+/// A run that stops in the middle and goes on from what it knew, in each way from each other: parts of one size become parts of
+/// another, and one rank that has all.
+pub(crate) fn restart(world: &Mpi) {
+    const MIDDLE: u64 = STEPS / 2;
+    let expected = bits(&one_process(world.size()));
+    let stages = [ZeroStage::Off, ZeroStage::One, ZeroStage::Two];
+    let zero = |stage, model: &Vec<Block>| {
+        Zero::new(DataParallel::new(world, model).unwrap(), stage, AdamConfig::new().build(), model).unwrap()
+    };
+    let train = |zero: &mut Zero<'_, Adam>, mut model: Vec<Block>, steps: Range<u64>| {
+        for step in steps {
+            let own = gradients(&model, step, world.rank());
+            model = zero.step(RATE, model, own, share(step, world.rank()) as u64).unwrap();
+        }
+        model
+    };
+    for before in stages {
+        let mut model = blocks(BLOCKS);
+        let mut first = zero(before, &model);
+        assert_eq!(first.moments().unwrap(), Moments::default());
+        model = train(&mut first, model, 0..MIDDLE);
+        let moments = first.moments().unwrap();
+        drop(first);
+        assert_eq!((moments.steps as u64, moments.first.len()), (MIDDLE, Layout::new(&model).unwrap().len()));
+        for after in stages {
+            let mut second = zero(after, &blocks(BLOCKS));
+            second.resume(&model, moments.clone()).unwrap();
+            let found = train(&mut second, model.clone(), MIDDLE..STEPS);
+            assert!(bits(&found) == expected, "{before:?}, then {after:?}");
+        }
+        // One rank, with the sums that the others would have made.
+        let layout = Layout::new(&model).unwrap();
+        let alone = DataParallel::new(&Alone, &model).unwrap();
+        let mut only = Zero::new(alone, ZeroStage::One, AdamConfig::new().build(), &model).unwrap();
+        let short = Moments { first: vec![0.0; 3], ..moments.clone() };
+        assert!(matches!(only.resume(&model, short), Err(DistError::Length { found: 3, .. })));
+        only.resume(&model, moments).unwrap();
+        for step in MIDDLE..STEPS {
+            let sum = summed(&layout, &model, step, world.size());
+            let sum = layout.to_gradients(&model, &sum).unwrap();
+            model = only.step(RATE, model, sum, 1).unwrap();
+        }
+        assert!(bits(&model) == expected, "{before:?}, then alone");
+    }
 }
 
 pub(crate) fn zero_2(world: &Mpi) {
