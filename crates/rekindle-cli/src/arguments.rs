@@ -12,6 +12,7 @@ use crate::cut::{Cut, Cutting};
 use crate::estimate::EstimateArguments;
 use crate::models::DataArguments;
 use crate::places::PlaceArguments;
+use crate::ranks::RankArguments;
 use crate::sample::SampleArguments;
 use crate::saving::SavingArguments;
 use crate::size::SizeArguments;
@@ -87,7 +88,8 @@ Examples:
   rekindle train --steps 5000 --snapshots run1     and --resume after a crash
   rekindle train --policy selective                recompute attention alone
   rekindle train --save model.safetensors          and `rekindle sample` writes on
-  rekindle train --strategy every-2 --json > summary.json")]
+  rekindle train --strategy every-2 --json > summary.json
+  mpirun -n 4 rekindle train --data-parallel 2 --pipeline 2 --micro-batches 4 --zero 1 --budget 8MiB")]
 pub(crate) struct TrainArguments {
     /// What the activations may take: 64MiB, 30% of what plain training takes, auto (what is free) or smallest
     /// [default: 25%]
@@ -149,6 +151,8 @@ pub(crate) struct TrainArguments {
     pub(crate) places: PlaceArguments,
     #[command(flatten)]
     pub(crate) saving: SavingArguments,
+    #[command(flatten)]
+    pub(crate) ranks: RankArguments,
     /// Watch the run: loss, memory of each step, time left; q ends it after the step
     #[arg(long)]
     pub(crate) tui: bool,
@@ -303,6 +307,12 @@ pub(crate) struct PlanArguments {
     /// Take what this policy says instead, such as `selective` or `recompute-all, keep block.*.attention`
     #[arg(long, value_name = "POLICY", conflicts_with_all = ["solver", "slots", "margin", "gap", "time_limit"])]
     pub(crate) policy: Option<Policy>,
+    /// Share the stages out among so many ranks, and plan each for the budget, one forward, one backward
+    #[arg(long, value_name = "RANKS", conflicts_with_all = ["policy", "slots"], value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) pipeline: Option<u32>,
+    /// How many micro-batches go through a pipeline in a step [default: as many as ranks]
+    #[arg(long, value_name = "N", requires = "pipeline", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) micro_batches: Option<u32>,
     /// Leave room for everything to be this much larger than the profile says
     #[arg(long, value_name = "PERCENT", default_value = "0%")]
     pub(crate) margin: Fraction,

@@ -13,12 +13,14 @@ pub(crate) struct Failure {
     hint: Option<String>,
     /// The request was wrong, not the machine.
     request: bool,
+    /// Somebody else says it: the first rank that found it.
+    told: bool,
 }
 
 impl Failure {
     /// A request that cannot be met.
     pub(crate) fn request(error: impl Into<anyhow::Error>, hint: impl Into<String>) -> Self {
-        Self { error: error.into(), hint: Some(hint.into()), request: true }
+        Self { error: error.into(), hint: Some(hint.into()), request: true, told: false }
     }
 
     /// A request that went wrong.
@@ -30,6 +32,23 @@ impl Failure {
     pub(crate) fn is_budget_too_small(&self) -> bool {
         let error = self.error.downcast_ref::<rekindle::Error>();
         matches!(error, Some(rekindle::Error::BudgetTooSmall { .. }))
+    }
+
+    /// What another rank has found and tells.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn told_elsewhere(request: bool) -> Self {
+        Self { error: anyhow::anyhow!("another rank failed"), hint: None, request, told: true }
+    }
+
+    /// Whether the request was wrong.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn is_request(&self) -> bool {
+        self.request
+    }
+
+    /// Whether somebody else says it.
+    pub(crate) fn is_told(&self) -> bool {
+        self.told
     }
 
     /// 2 for a bad request, 1 for a failure.
@@ -59,13 +78,13 @@ impl fmt::Display for Failure {
 
 impl From<rekindle::Error> for Failure {
     fn from(error: rekindle::Error) -> Self {
-        Self { error: error.into(), hint: None, request: false }
+        Self { error: error.into(), hint: None, request: false, told: false }
     }
 }
 
 impl From<rekindle_models::ConfigError> for Failure {
     fn from(error: rekindle_models::ConfigError) -> Self {
-        Self { error: error.into(), hint: None, request: true }
+        Self { error: error.into(), hint: None, request: true, told: false }
     }
 }
 
@@ -82,7 +101,7 @@ impl From<WeightsError> for Failure {
             _ => "give the flags of the model that the weights are of, such as --model, --layers and --width",
         };
         let request = !matches!(error, WeightsError::Write { .. });
-        Self { error: error.into(), hint: Some(hint.to_owned()), request }
+        Self { error: error.into(), hint: Some(hint.to_owned()), request, told: false }
     }
 }
 

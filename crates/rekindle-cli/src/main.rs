@@ -19,11 +19,13 @@ mod models;
 mod nearest;
 mod nodes;
 mod page;
+mod pipeline;
 mod places;
 mod plan;
 mod planning;
 mod profile;
 mod progress;
+mod ranks;
 mod report;
 mod sample;
 mod saving;
@@ -55,7 +57,9 @@ fn main() -> ExitCode {
     match config::parse().and_then(|arguments| on_a_worker(|| run(arguments.command.unwrap_or_default()))) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("{failure}");
+            if !failure.is_told() {
+                eprintln!("{failure}");
+            }
             failure.exit_code()
         }
     }

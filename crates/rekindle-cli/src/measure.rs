@@ -53,6 +53,24 @@ impl<B: Batch> Parts<B> {
         Self { parts: self.parts[..1].to_vec() }
     }
 
+    /// Some of the parts: those of one rank.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn keep(&mut self, first: usize, count: usize) -> Self {
+        Self { parts: self.parts[first..first + count].to_vec() }
+    }
+
+    /// The parts.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn parts(&self) -> &[B] {
+        &self.parts
+    }
+
+    /// How many examples all parts have.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn examples(&self) -> usize {
+        self.parts.iter().map(Batch::examples).sum()
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.parts.len()
     }
@@ -71,10 +89,18 @@ impl<B: Batch> Parts<B> {
 pub(crate) struct Recipe {
     /// What all strategies draw the same numbers from.
     pub(crate) seed: u64,
+    /// Which the first part of the batch is, where others are on other ranks.
+    pub(crate) first_part: usize,
     /// What the loss is multiplied by.
     pub(crate) scale: f32,
     /// How long gradients may be.
     pub(crate) clip: Option<f64>,
+}
+
+/// What a part of a batch draws its numbers from, by its number among all parts on all ranks: the same wherever it runs.
+pub(crate) fn part_seed(seed: u64, part: usize) -> u64 {
+    // The first part's is the step's own. Steps are one apart: parts must not be.
+    seed.wrapping_add((part as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15))
 }
 
 /// What a step came to.
@@ -111,7 +137,7 @@ pub(crate) fn step_traced<M: Trainable>(
     recipe: Recipe,
     trace: Option<&TraceHandle>,
 ) -> Result<Step, Error> {
-    rekindle::seed(recipe.seed);
+    rekindle::seed(part_seed(recipe.seed, recipe.first_part));
     let balanced = match how {
         Ready::Balanced => {
             let device = Device::flex().autodiff().gradient_checkpointing();
@@ -138,7 +164,8 @@ pub(crate) fn step_traced<M: Trainable>(
     // The scale is a power of two: to multiply by both at once changes no digit.
     let share = f64::from(recipe.scale) / count as f64;
     let mut sum = Accumulation::new();
-    for part in parts {
+    for (number, part) in (recipe.first_part..).zip(parts) {
+        rekindle::seed(part_seed(recipe.seed, number));
         let mut plain = |model: &M, part: &M::Batch| {
             without_checkpointing(|| {
                 let (region, input) = model.stages(part);

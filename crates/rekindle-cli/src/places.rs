@@ -24,6 +24,12 @@ pub(crate) struct PlaceArguments {
 }
 
 impl PlaceArguments {
+    /// Whether anything was asked for.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn any(&self) -> bool {
+        self.host.is_some() || self.disk.is_some() || !self.compress.is_empty()
+    }
+
     /// Opens what was asked for.
     pub(crate) fn open(&self) -> Result<Places, Failure> {
         let mut places = Places::new();

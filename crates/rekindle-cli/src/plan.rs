@@ -8,7 +8,7 @@ use rekindle_plan::{Bytes, Gap, Plan, PlanError, Policy, Profile, Request, Simul
 use crate::arguments::{Named, PlanArguments};
 use crate::failure::Failure;
 use crate::files::Model;
-use crate::{files, graph, planning, report};
+use crate::{files, graph, pipeline, planning, report};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &PlanArguments) -> Result<(), Failure> {
@@ -26,6 +26,9 @@ pub(crate) fn run(arguments: &PlanArguments) -> Result<(), Failure> {
         Model::Graph(graph) => return graph::plan(arguments, &graph),
         Model::Chain(profile) => profile,
     };
+    if let Some(ranks) = arguments.pipeline {
+        return pipeline::run(arguments, &profile, ranks as usize);
+    }
     if let Some(policy) = &arguments.policy {
         return under_policy(policy, &profile, arguments);
     }

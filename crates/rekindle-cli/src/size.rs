@@ -331,11 +331,17 @@ impl Size {
         }
     }
 
+    /// The same, with a batch in so many parts.
+    #[cfg(feature = "mpi")]
+    pub(crate) fn in_parts(&self, micro_batches: usize) -> Self {
+        Self { micro_batches, ..self.clone() }
+    }
+
     /// How its steps are taken.
     pub(crate) fn recipe(&self) -> Recipe {
         // Small gradients do not vanish under it, and none of a model at its start becomes infinite.
         let scale = if self.precision == Precision::F16 { 1024.0 } else { 1.0 };
-        Recipe { seed: self.seed, scale, clip: self.clip_norm }
+        Recipe { seed: self.seed, first_part: 0, scale, clip: self.clip_norm }
     }
 
     /// How many coarse stages the model has.

@@ -21,6 +21,7 @@ use crate::measure::{Comparison, Parts, Recipe, build, compare, measured, median
 use crate::models::{Job, Kind, with_model};
 use crate::planning::{self, Knowledge, Known, Planning};
 use crate::progress::{self, Progress, Rate};
+use crate::ranks;
 use crate::report;
 use crate::saving::{Identity, Saving};
 use crate::size::{For, Size};
@@ -141,7 +142,7 @@ struct Prediction {
 }
 
 /// How a run was asked for.
-fn strategy(arguments: &TrainArguments) -> Strategy {
+pub(crate) fn strategy(arguments: &TrainArguments) -> Strategy {
     let target = arguments.budget.or(arguments.memory).map(Strategy::Optimal);
     let policy = arguments.policy.clone().map(Strategy::Policy);
     target.or(policy).or(arguments.strategy.clone()).unwrap_or(Strategy::QUARTER)
@@ -158,7 +159,13 @@ fn asked_for_nothing(arguments: &TrainArguments) -> bool {
 }
 
 /// What must be the same for a run to go on from a snapshot.
-fn identity(arguments: &TrainArguments, model: &str, seed: u64, learning_rate: f64, data: &str) -> Identity {
+pub(crate) fn identity(
+    arguments: &TrainArguments,
+    model: &str,
+    seed: u64,
+    learning_rate: f64,
+    data: &str,
+) -> Identity {
     let mut identity = vec![
         ("model", model.to_owned()),
         ("seed", seed.to_string()),
@@ -178,6 +185,9 @@ fn identity(arguments: &TrainArguments, model: &str, seed: u64, learning_rate: f
 pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     progress::check(arguments)?;
     let size = &arguments.size.size(For::Training)?;
+    if arguments.ranks.asked()? {
+        return ranks::train(arguments, size);
+    }
     with_model(size, &arguments.data, Training { arguments, size })
 }
 
@@ -337,7 +347,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         let batch = data.batch(size, &device);
         // A seed for each step: dropout must not repeat itself, and a run must be repeatable.
         let seed = size.seed.wrapping_add(u64::from(number));
-        let recipe = Recipe { seed, scale: scale.scale(), clip: None };
+        let recipe = Recipe { seed, first_part: 0, scale: scale.scale(), clip: None };
         let done = step(&model, &batch, &ready, recipe)?;
         for Fault { boundary, place, error } in places.take_faults() {
             progress.tell(&format!("step {}: {boundary} was lost in `{place}`: {error}", number + 1));

@@ -72,6 +72,11 @@ impl Layout {
         self.length.div_ceil(ranks)
     }
 
+    /// The parameters in their order, and how many values each has.
+    pub fn parameters(&self) -> impl Iterator<Item = (ParamId, usize)> + '_ {
+        self.parameters.iter().copied()
+    }
+
     /// How many values each parameter has.
     pub(crate) fn lengths(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
         self.parameters.iter().map(|(_, length)| *length)

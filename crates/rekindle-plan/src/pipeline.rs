@@ -27,6 +27,6 @@ mod waiting;
 pub use balance::balance;
 pub use error::PipelineError;
 pub use order::{Work, in_flight, one_forward_one_backward};
-pub use plan::{RankPlan, plan, section};
+pub use plan::{RankPlan, by_rule, plan, section};
 pub use simulate::{Cost, Simulated, Span, simulate};
 pub use waiting::boundaries_wait;

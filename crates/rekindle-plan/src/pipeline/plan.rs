@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use super::{Cost, PipelineError, balance, in_flight};
 use crate::solvers::optimal;
-use crate::{Action, Boundary, Bytes, Nanos, Plan, Profile, ProfileError, Request, SolveError, StageProfile};
+use crate::{
+    Action, Boundary, Bytes, Nanos, Plan, Profile, ProfileError, Request, Rule, SolveError, StageProfile,
+};
 
 /// How many of the amounts that a waiting micro-batch can hold are tried for each rank: for short chains, and for those that take
 /// longer to solve.
@@ -71,6 +73,36 @@ pub fn plan(
     micro_batches: usize,
     request: &Request,
 ) -> Result<Vec<RankPlan>, PipelineError> {
+    each(profile, ranks, micro_batches, &|rank| match request.budget_bytes {
+        None => rank.by_rule(Rule::StoreAll),
+        Some(_) => {
+            let summed = rank.summed()?.get();
+            let best = rank.best(request.usable_bytes().get().saturating_sub(summed), request)?;
+            best.ok_or_else(|| rank.too_small(request, summed))
+        }
+    })
+}
+
+/// The same cut, with the plan of a textbook rule on each rank, whatever it takes.
+///
+/// # Errors
+/// When there are more ranks than stages, or the rule gives no plan.
+pub fn by_rule(
+    profile: &Profile,
+    ranks: usize,
+    micro_batches: usize,
+    rule: Rule,
+) -> Result<Vec<RankPlan>, PipelineError> {
+    each(profile, ranks, micro_batches, &|rank| rank.by_rule(rule))
+}
+
+/// Plans each rank in one way.
+fn each(
+    profile: &Profile,
+    ranks: usize,
+    micro_batches: usize,
+    find: &dyn Fn(&Rank<'_>) -> Result<Found, PipelineError>,
+) -> Result<Vec<RankPlan>, PipelineError> {
     if ranks == 0 || micro_batches == 0 {
         return Err(PipelineError::Empty { ranks, micro_batches });
     }
@@ -95,7 +127,10 @@ pub fn plan(
                 plan.fingerprint = section.fingerprint();
                 RankPlan { stages, profile: section, plan, ..known.clone() }
             }
-            None => Rank { rank, held, section: &section }.plan(stages, micro_batches, request)?,
+            None => {
+                let rank = Rank { rank, held, micro_batches, section: &section };
+                rank.plan(stages, find(&rank)?)?
+            }
         };
         plans.push(planned);
     }
@@ -120,6 +155,8 @@ struct Rank<'a> {
     rank: usize,
     /// How many micro-batches it holds.
     held: usize,
+    /// How many go through it in a step.
+    micro_batches: usize,
     section: &'a Profile,
 }
 
@@ -132,27 +169,21 @@ struct Found {
 }
 
 impl Rank<'_> {
-    fn plan(
-        &self,
-        stages: Range<usize>,
-        micro_batches: usize,
-        request: &Request,
-    ) -> Result<RankPlan, PipelineError> {
+    /// What the gradients of the micro-batches so far take, added up.
+    fn summed(&self) -> Result<Bytes, PipelineError> {
         let gradients = self.section.stages().iter().map(|stage| stage.parameter_gradient_bytes);
         let gradients = Bytes::checked_sum(gradients).ok_or(PipelineError::TooLarge)?;
-        let summed = if micro_batches > 1 { gradients } else { Bytes::ZERO };
-        let found = match request.budget_bytes {
-            None => {
-                let all = Plan::by_rule(self.section, crate::Rule::StoreAll, None);
-                self.found(all.map_err(|error| self.failed(error.into()))?)?
-            }
-            Some(_) => {
-                let usable = request.usable_bytes().get();
-                let room = usable.saturating_sub(summed.get());
-                let best = self.best(room, request)?;
-                best.ok_or_else(|| self.too_small(request, summed.get()))?
-            }
-        };
+        Ok(if self.micro_batches > 1 { gradients } else { Bytes::ZERO })
+    }
+
+    fn by_rule(&self, rule: Rule) -> Result<Found, PipelineError> {
+        let plan = Plan::by_rule(self.section, rule, None);
+        self.found(plan.map_err(|error| self.failed(error.into()))?)
+    }
+
+    /// All that is to be said of a plan that was found.
+    fn plan(&self, stages: Range<usize>, found: Found) -> Result<RankPlan, PipelineError> {
+        let summed = self.summed()?;
         let forward = found.forward;
         let peak = self.total(found.waiting, found.peak)?.checked_add(summed.get());
         let peak_bytes = Bytes::new(peak.ok_or(PipelineError::TooLarge)?);

@@ -1,0 +1,183 @@
+//! What each rank runs: planned by the first, told to all.
+
+use std::ops::Range;
+
+use rekindle::{Bytes, Error, Places, Plan, Planned, Profile, Region};
+use rekindle_dist::Collective;
+use rekindle_models::Trainable;
+use rekindle_plan::Nanos;
+use serde::{Deserialize, Serialize};
+
+use super::grid::Grid;
+use super::together::from_first;
+use crate::arguments::TrainArguments;
+use crate::cut::Cut;
+use crate::failure::Failure;
+use crate::pipeline::{plans, simulated};
+use crate::planning::{self, Knowledge, Planning};
+use crate::size::Size;
+use crate::strategy::{Ready, Strategy};
+
+/// How a rank runs its stages.
+pub(super) enum Way {
+    /// All of them, as one process would.
+    All(Ready),
+    /// Some of them, in a pipeline.
+    Some(Section),
+}
+
+/// A rank's part of a pipeline.
+pub(super) struct Section {
+    pub(super) stages: Range<usize>,
+    profile: Profile,
+    plan: Plan,
+    pub(super) in_flight: usize,
+    pub(super) predicted: Bytes,
+    pub(super) budget: Option<Bytes>,
+    /// Made when the first boundary is there: the plan is for boundaries of its shape.
+    planned: Option<Planned>,
+}
+
+impl Section {
+    /// The region of this section, under its plan.
+    pub(super) fn under_plan(
+        &mut self,
+        region: Region<rekindle::Carried, rekindle::Carried>,
+        input: &rekindle::Carried,
+    ) -> Result<Region<rekindle::Carried, rekindle::Carried>, Error> {
+        let planned = match &self.planned {
+            Some(planned) => planned,
+            None => {
+                let description = region.describe(input);
+                let planned = Planned::new(description, self.profile.clone(), self.plan.clone(), 0.0)?;
+                self.planned.insert(planned)
+            }
+        };
+        Ok(region.under(planned))
+    }
+}
+
+/// A rank's part, as it is told.
+#[derive(Serialize, Deserialize)]
+struct Told {
+    start: usize,
+    end: usize,
+    in_flight: usize,
+    predicted: Bytes,
+    budget: Option<Bytes>,
+    profile: String,
+    plan: String,
+}
+
+/// What the simulator says of the whole pipeline.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Foretold {
+    pub(super) step_ns: Nanos,
+    /// The part of their time that ranks wait.
+    pub(super) waiting: f64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Everything {
+    ranks: Vec<Told>,
+    foretold: Foretold,
+}
+
+/// What was decided.
+pub(super) struct Decided {
+    pub(super) way: Way,
+    pub(super) foretold: Option<Foretold>,
+}
+
+/// Has the first rank measure and plan, and tells all what to run. The others wait: two that measure at once slow each other down.
+pub(super) fn decide<M: Trainable>(
+    world: &dyn Collective,
+    grid: &Grid,
+    (strategy, arguments, size): (&Strategy, &TrainArguments, &Size),
+    model: &M,
+    batch: &M::Batch,
+    places: &Places,
+) -> Result<Decided, Failure> {
+    if grid.stages > 1 {
+        return in_a_pipeline(world, grid, (strategy, arguments, size), model, batch);
+    }
+    let told = from_first(world, || {
+        let planning = Planning {
+            margin: arguments.margin,
+            plain: None,
+            held: Bytes::ZERO,
+            cache: None,
+            places,
+            flag: "--budget ",
+        };
+        let cut = size.cutting(arguments.cut)?;
+        let ready = planning::ready(strategy, model, cut, batch, &mut Knowledge::default(), planning)?;
+        Ok(match &ready {
+            Ready::Planned(planned, cut) => {
+                let cut = if *cut == Cut::Blocks { "b" } else { "p" };
+                format!("{cut}{}", planned.to_json())
+            }
+            Ready::Plain | Ready::Balanced | Ready::Rule(_) => String::new(),
+        }
+        .into_bytes())
+    })?;
+    let told = String::from_utf8_lossy(&told);
+    let ready = match (told.split_at_checked(1), strategy) {
+        (Some((cut, planned)), _) => {
+            let cut = if cut == "b" { Cut::Blocks } else { Cut::Parts };
+            Ready::Planned(Planned::from_json(planned)?.with_places(places.clone()), cut)
+        }
+        (None, Strategy::Rule(rule)) => Ready::Rule(*rule),
+        (None, Strategy::Balanced) => Ready::Balanced,
+        (None, _) => Ready::Plain,
+    };
+    Ok(Decided { way: Way::All(ready), foretold: None })
+}
+
+fn in_a_pipeline<M: Trainable>(
+    world: &dyn Collective,
+    grid: &Grid,
+    (strategy, arguments, size): (&Strategy, &TrainArguments, &Size),
+    model: &M,
+    batch: &M::Batch,
+) -> Result<Decided, Failure> {
+    let told = from_first(world, || {
+        let known = planning::measure(Cut::Blocks.of(model), batch, rekindle::Measuring::default())?;
+        let (stages, micro_batches, margin) = (grid.stages, size.micro_batches, arguments.margin.0);
+        let (plans, budget) = plans(&known.profile, stages, micro_batches, strategy, margin)?;
+        let simulated = simulated(&plans, micro_batches)?;
+        let ranks = plans.iter().map(|rank| Told {
+            start: rank.stages.start,
+            end: rank.stages.end,
+            in_flight: rank.in_flight,
+            predicted: rank.peak_bytes,
+            budget,
+            profile: rank.profile.to_json(),
+            plan: rank.plan.to_json(),
+        });
+        let foretold = Foretold { step_ns: simulated.step, waiting: simulated.bubble };
+        let everything = Everything { ranks: ranks.collect(), foretold };
+        Ok(serde_json::to_vec(&everything).unwrap_or_default())
+    })?;
+    let damaged = |error: &dyn std::fmt::Display| {
+        Failure::failed(
+            anyhow::anyhow!("the plan that rank 0 sent cannot be read: {error}"),
+            "use the same build on all ranks",
+        )
+    };
+    let mut all: Everything = serde_json::from_slice(&told).map_err(|error| damaged(&error))?;
+    if all.ranks.len() != grid.stages {
+        return Err(damaged(&format!("it is for {} ranks", all.ranks.len())));
+    }
+    let own = all.ranks.swap_remove(grid.stage);
+    let section = Section {
+        stages: own.start..own.end,
+        profile: Profile::from_json(&own.profile).map_err(|error| damaged(&error))?,
+        plan: Plan::from_json(&own.plan).map_err(|error| damaged(&error))?,
+        in_flight: own.in_flight,
+        predicted: own.predicted,
+        budget: own.budget,
+        planned: None,
+    };
+    Ok(Decided { way: Way::Some(section), foretold: Some(all.foretold) })
+}

@@ -1,0 +1,148 @@
+//! What all ranks know together: to be written down, and to go on from with any number of them.
+
+use std::collections::HashMap;
+
+use burn::module::ParamId;
+use rekindle_dist::{Collective, Layout, Moments};
+
+use super::together::from_first;
+use crate::failure::Failure;
+
+/// The whole model, on one rank: every trained value in the order of the model's fields, and what Adam knows of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Whole {
+    pub(super) weights: Vec<f32>,
+    pub(super) moments: Moments,
+}
+
+/// Where the values of each rank of a pipeline lie in those of the whole.
+pub(super) struct Sections {
+    /// For each rank of a pipeline, ranges of the whole, in order.
+    ranges: Vec<Vec<std::ops::Range<usize>>>,
+    length: usize,
+}
+
+impl Sections {
+    /// `owners` says which rank of the pipeline has a parameter.
+    pub(super) fn new(whole: &Layout, owners: &HashMap<ParamId, usize>, ranks: usize) -> Self {
+        let mut ranges = vec![Vec::new(); ranks];
+        let mut start = 0;
+        for (id, length) in whole.parameters() {
+            // A parameter that no stage has is trained by nobody; it stays with the first.
+            let owner = owners.get(&id).copied().unwrap_or(0);
+            ranges[owner].push(start..start + length);
+            start += length;
+        }
+        Self { ranges, length: start }
+    }
+
+    /// A rank's part of a vector of the whole.
+    pub(super) fn part(&self, rank: usize, whole: &[f32]) -> Vec<f32> {
+        self.ranges[rank].iter().flat_map(|range| whole[range.clone()].iter().copied()).collect()
+    }
+
+    /// Puts together on the first rank of a pipeline what each has a part of.
+    fn gather(&self, pipeline: &dyn Collective, part: &[f32]) -> Result<Option<Vec<f32>>, Failure> {
+        let own: Vec<u8> = part.iter().flat_map(|value| value.to_le_bytes()).collect();
+        if pipeline.rank() > 0 {
+            pipeline.send(0, own)?;
+            return Ok(None);
+        }
+        let mut whole = vec![0.0; self.length];
+        for rank in 0..pipeline.size() {
+            let part = if rank == 0 { own.clone() } else { pipeline.receive(rank)? };
+            let mut values = part.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes);
+            for range in &self.ranges[rank] {
+                whole[range.clone()].iter_mut().zip(&mut values).for_each(|(value, own)| *value = own);
+            }
+        }
+        Ok(Some(whole))
+    }
+
+    /// Puts the weights together on the first rank of a pipeline.
+    pub(super) fn gather_weights(
+        &self,
+        pipeline: &dyn Collective,
+        own: &[f32],
+    ) -> Result<Option<Vec<f32>>, Failure> {
+        self.gather(pipeline, own)
+    }
+
+    /// Puts everything together on the first rank of a pipeline.
+    pub(super) fn gather_all(
+        &self,
+        pipeline: &dyn Collective,
+        weights: &[f32],
+        moments: &Moments,
+    ) -> Result<Option<Whole>, Failure> {
+        let all = [weights, &moments.first, &moments.second].map(|part| self.gather(pipeline, part));
+        let [weights, first, second] = all;
+        let (Some(weights), Some(first), Some(second)) = (weights?, first?, second?) else { return Ok(None) };
+        Ok(Some(Whole { weights, moments: Moments { steps: moments.steps, first, second } }))
+    }
+}
+
+impl Whole {
+    /// What a file has of it.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let vectors = [&self.weights, &self.moments.first, &self.moments.second];
+        let mut bytes = (self.moments.steps as u64).to_le_bytes().to_vec();
+        for vector in vectors {
+            bytes.extend((vector.len() as u64).to_le_bytes());
+            bytes.extend(vector.iter().flat_map(|value| value.to_le_bytes()));
+        }
+        bytes
+    }
+
+    /// What was written.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let mut rest = bytes;
+        let number = |rest: &mut &[u8]| {
+            let (number, behind) = rest.split_at_checked(8)?;
+            *rest = behind;
+            usize::try_from(u64::from_le_bytes(number.try_into().ok()?)).ok()
+        };
+        let steps = number(&mut rest)?;
+        let vector = |rest: &mut &[u8]| {
+            let length = number(rest)?.checked_mul(4)?;
+            let (values, behind) = rest.split_at_checked(length)?;
+            *rest = behind;
+            Some(values.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect::<Vec<f32>>())
+        };
+        let (weights, first, second) = (vector(&mut rest)?, vector(&mut rest)?, vector(&mut rest)?);
+        rest.is_empty().then_some(Self { weights, moments: Moments { steps, first, second } })
+    }
+
+    /// What the first rank has read, on all ranks, with two numbers beside it: how many steps are done and where the data are.
+    pub(super) fn share(
+        world: &dyn Collective,
+        read: impl FnOnce() -> Result<(Self, u32, u64), Failure>,
+    ) -> Result<(Self, u32, u64), Failure> {
+        let bytes = from_first(world, || {
+            let (whole, steps, position) = read()?;
+            Ok([&u64::from(steps).to_le_bytes()[..], &position.to_le_bytes(), &whole.to_bytes()].concat())
+        })?;
+        let damaged = || Failure::failed(anyhow::anyhow!("the snapshot was damaged on its way"), "try again");
+        let (numbers, rest) = bytes.split_at_checked(16).ok_or_else(damaged)?;
+        let number = |at: usize| numbers[at..at + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
+        let steps = u32::try_from(number(0)).map_err(|_| damaged())?;
+        Ok((Self::from_bytes(rest).ok_or_else(damaged)?, steps, number(8)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_what_is_damaged_is_not() {
+        let moments = Moments { steps: 7, first: vec![1.5, -2.0], second: vec![0.25, f32::MIN_POSITIVE] };
+        let whole = Whole { weights: vec![3.0, 4.0], moments };
+        let bytes = whole.to_bytes();
+        assert_eq!(Whole::from_bytes(&bytes), Some(whole));
+        for end in 0..bytes.len() {
+            assert_eq!(Whole::from_bytes(&bytes[..end]), None, "{end} bytes");
+        }
+        assert_eq!(Whole::from_bytes(&[&bytes[..], &[0]].concat()), None);
+    }
+}
