@@ -1,0 +1,144 @@
+"""A row of blocks that runs under a plan."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import torch
+from torch import nn
+
+from rekindle import _core
+
+from . import trees
+from .engine import Engine
+from .errors import ChainNotFound
+from .node import Step
+from .random_state import Generators
+from .stage import Stage
+from .wiring import FIRST, VALUE, WIRINGS, Call
+
+try:
+    _without_compiler = torch.compiler.disable
+except AttributeError:
+
+    def _without_compiler(function: Any) -> Any:
+        return function
+
+
+class Planned:
+    """What a region runs: a schedule, and where its plan came from."""
+
+    __slots__ = ("schedule", "storage", "plan", "profile", "options", "report")
+
+    def __init__(self, schedule: Any, plan: Any = None, profile: Any = None, storage: Any = None, report: Any = None):
+        self.schedule, self.plan, self.profile, self.storage, self.report = schedule, plan, profile, storage, report
+
+
+class Region(nn.Module):
+    """Blocks in a row as one module. Stands in the place of the ``nn.Sequential`` or ``nn.ModuleList`` they were in.
+
+    Called, it runs all of them. Iterated over, it gives itself, once: a model that goes over its blocks with
+    ``for block in self.blocks: x = block(x)`` runs all of them in one turn. Its children have the names they had, so that
+    weights are loaded and saved as before.
+    """
+
+    def __init__(self, container: nn.Module, planner: Any, wiring: Optional[str] = None, name: str = ""):
+        super().__init__()
+        blocks = list(container.named_children())
+        if not blocks:
+            raise ChainNotFound("there is no block to run, expected at least one in the container")
+        if wiring is None:
+            wiring = VALUE if isinstance(container, nn.Sequential) else FIRST
+        if wiring not in WIRINGS:
+            raise ChainNotFound(f"`{wiring}` is no wiring, expected one of: {', '.join(WIRINGS)}")
+        for child, block in blocks:
+            self.add_module(child, block)
+        prefix = f"{name}." if name else ""
+        stages = [Stage(number, f"{prefix}{child}", block) for number, (child, block) in enumerate(blocks, 1)]
+        # Not as attributes of a module: they hold no parameters of their own.
+        self.__dict__["stages"] = stages
+        self.__dict__["container"] = container
+        self.__dict__["planner"] = planner
+        self.__dict__["wiring"] = wiring
+        self.__dict__["planned"] = {}
+        self.__dict__["watch"] = None
+        self.__dict__["last_step"] = None
+
+    @_without_compiler
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        call, value = Call.take_apart(self.wiring, args, kwargs)
+        if not torch.is_grad_enabled():
+            return self._plain(call, value)
+        tensors, spec = trees.flatten(value)
+        extras, _ = trees.flatten(call.extras())
+        tracked = any(tensor.requires_grad for tensor in tensors) or any(tensor.requires_grad for tensor in extras)
+        if not tracked and not any(p.requires_grad for stage in self.stages for p in stage.parameters()):
+            return self._plain(call, value)
+        planned = self._planned_for(call, tensors, spec, extras)
+        engine = Engine(self.stages, call, self._generators(tensors))
+        executor = _core.Executor(planned.schedule, planned.storage)
+        step = Step(engine, executor, self.watch)
+        return step.run(tensors, spec)
+
+    def _plain(self, call: Call, value: Any) -> Any:
+        output = value
+        for stage in self.stages:
+            output = call.run(stage.untaped, value)
+            value = call.hand_on(output)
+        return output
+
+    def _generators(self, tensors: List[torch.Tensor]) -> Generators:
+        devices = {tensor.device for tensor in tensors}
+        return Generators(sorted(devices, key=str))
+
+    def _planned_for(self, call: Call, tensors: List[torch.Tensor], spec: tuple, extras: List[torch.Tensor]) -> Planned:
+        key = signature(tensors, extras, self.stages)
+        planned = self.planned.get(key)
+        if planned is None:
+            planned = self.planned[key] = self.planner.plan(self, call, tensors, spec)
+        return planned
+
+    def __iter__(self) -> Iterator["Region"]:
+        return iter((self,))
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self.stages))
+            if (start, step) == (0, 1) and stop >= len(self.stages):
+                return self
+            raise ChainNotFound(
+                f"the model takes blocks {index.start} to {index.stop} out of a region of {len(self.stages)}, expected all "
+                "of them; make a region of those it runs"
+            )
+        if index in (0, -1):
+            return self
+        raise IndexError(
+            f"block {index} of a region was asked for by its number, but a region runs as one: go over it with `for`, or "
+            "call it"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            # A model may read a setting off the block it is about to call: it is the region's if all blocks agree.
+            stages = self.__dict__.get("stages")
+            if stages is None or name.startswith("_"):
+                raise
+            found = [getattr(stage.block, name) for stage in stages]
+            if any(value is not found[0] and value != found[0] for value in found[1:]):
+                raise AttributeError(
+                    f"the blocks of the region differ in `{name}`, so it has none: give each its own region"
+                ) from None
+            return found[0]
+
+
+def signature(tensors: List[torch.Tensor], extras: List[torch.Tensor], stages: List[Stage]) -> Tuple:
+    """What a plan depends on: shapes, types, who needs a gradient, whether the blocks train, autocast."""
+    of_tensors = tuple(
+        (tuple(t.shape), t.dtype, t.device.type, t.requires_grad) for group in (tensors, extras) for t in group
+    )
+    return of_tensors, stages[0].block.training, torch.is_autocast_enabled()
