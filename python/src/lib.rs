@@ -10,6 +10,7 @@ mod pictures;
 mod places;
 mod plan;
 mod profile;
+mod run;
 mod simulation;
 mod sizes;
 mod solve;
@@ -29,6 +30,8 @@ mod _core {
     use crate::plan::{PyPlan, PyPredicted};
     #[pymodule_export]
     use crate::profile::PyProfile;
+    #[pymodule_export]
+    use crate::run::{Executor, Schedule, Storage, measure};
     #[pymodule_export]
     use crate::simulation::{PyMoment, PySimulation, simulate};
     #[pymodule_export]
