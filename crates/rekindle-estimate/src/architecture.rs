@@ -2,7 +2,7 @@
 
 use rekindle_plan::{Bytes, Nanos, Profile, ProfileError, StageProfile};
 
-use super::{ResNet, Setting, Transformer};
+use crate::{ResNet, Setting, Transformer};
 
 /// A model that can be counted.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,6 +34,36 @@ pub enum EstimateError {
         by_what: &'static str,
         /// How large that is.
         by: u64,
+    },
+    /// A model that has none of the numbers that are to change.
+    #[error("`{model}` has no layers, width or heads to change")]
+    NothingToChange {
+        /// The model.
+        model: String,
+    },
+    /// A model that is not counted over ranks, nor with our nodes.
+    #[error("`{model}` is counted on one rank and as a framework runs it only")]
+    OneRankOnly {
+        /// The model.
+        model: String,
+    },
+    /// Layers cannot be spread that far.
+    #[error("a pipeline of {pipeline} ranks is asked for, but there are {layers} layers")]
+    MoreRanksThanLayers {
+        /// The ranks asked for.
+        pipeline: u64,
+        /// The layers there are.
+        layers: u64,
+    },
+    /// Learned positions end.
+    #[error("a length of {length} is asked for, but `{model}` has {positions} positions")]
+    MoreTokensThanPositions {
+        /// The model.
+        model: String,
+        /// The length asked for.
+        length: u64,
+        /// The positions there are.
+        positions: u64,
     },
     /// The sizes do not fit into 64 bits.
     #[error("{source}")]
@@ -113,24 +143,24 @@ impl Architecture {
 
 /// Sizes and work of a stage while they are added up.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Part {
-    pub(super) name: String,
+pub(crate) struct Part {
+    pub(crate) name: String,
     /// What its backward reads beside its input and its output.
-    pub(super) inside: u64,
+    pub(crate) inside: u64,
     /// What it makes.
-    pub(super) made: u64,
+    pub(crate) made: u64,
     /// What it hands on of its input.
-    pub(super) passed: u64,
-    pub(super) flops: u64,
+    pub(crate) passed: u64,
+    pub(crate) flops: u64,
     /// The work that goes into its output alone.
-    pub(super) unread: u64,
+    pub(crate) unread: u64,
     /// Alive only while the backward runs.
-    pub(super) workspace: u64,
+    pub(crate) workspace: u64,
 }
 
 impl Part {
     /// The part as a stage. Work is time on a device of a teraflop a second, with a backward of twice the forward.
-    pub(super) fn stage(&self) -> StageProfile {
+    pub(crate) fn stage(&self) -> StageProfile {
         let time = |flops: u64| Nanos::new(flops / 1_000);
         let output = self.made.saturating_add(self.passed);
         StageProfile {
@@ -147,7 +177,7 @@ impl Part {
     }
 
     /// Parts in a row as one: what lies between them is inside.
-    pub(super) fn joined(name: String, parts: &[Self]) -> Self {
+    pub(crate) fn joined(name: String, parts: &[Self]) -> Self {
         let sum = |of: fn(&Self) -> u64| parts.iter().map(of).fold(0, u64::saturating_add);
         let last = parts.last().cloned().unwrap_or_default();
         let made = last.made.saturating_add(last.passed);

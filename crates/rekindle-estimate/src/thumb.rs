@@ -1,14 +1,11 @@
 //! Rules of thumb, beside the count.
 
-use rekindle::training::Precision;
-use rekindle_models::estimate::{Architecture, AttentionKind, EstimateError, Keeping, Setting};
 use rekindle_plan::Bytes;
 
-use super::arguments::Asked;
-use super::count;
+use crate::{Architecture, Asked, AttentionKind, EstimateError, Keeping, Precision, Setting, count};
 
 /// What people say of such a model, and what is counted.
-pub(super) fn rules(asked: &Asked) -> Result<Vec<String>, EstimateError> {
+pub(crate) fn rules(asked: &Asked) -> Result<Vec<String>, EstimateError> {
     let Architecture::Transformer(model) = &asked.architecture else { return Ok(Vec::new()) };
     let setting = asked.setting;
     let mut rules = Vec::new();

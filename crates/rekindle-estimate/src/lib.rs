@@ -4,7 +4,7 @@
 //! keeps: as a [`Profile`](rekindle_plan::Profile), so that the same rules, policies and solvers that run a model say what it would take.
 //!
 //! ```
-//! use rekindle_models::estimate::{Architecture, Parallel, Setting, State, preset};
+//! use rekindle_estimate::{Parallel, Setting, State, preset};
 //! use rekindle_plan::{Plan, Rule};
 //!
 //! let model = preset("llama-7b").unwrap();
@@ -24,15 +24,27 @@
 //! What a tape holds is said by [`Keeping`]: what an ordinary framework keeps, operation by operation, which is
 //! Korthikanti and others' `s b h (34 + 5 a s / h)` for a layer of a GPT (*Reducing Activation Recomputation in Large
 //! Transformer Models*, 2022); or what our nodes keep.
+//!
+//! The crate stands on the planner alone and knows no framework: `rekindle-models` hands it on as `estimate`, and Python's package has
+//! it as `rekindle.estimate`.
 
 mod architecture;
+mod asked;
+mod count;
+mod fit;
+mod precision;
 mod presets;
 mod resnet;
 mod setting;
 mod state;
+mod thumb;
 mod transformer;
 
 pub use architecture::{Architecture, EstimateError};
+pub use asked::{Asked, Changes};
+pub use count::Row;
+pub use fit::Fit;
+pub use precision::{ParsePrecisionError, Precision};
 pub use presets::{preset, presets};
 pub use resnet::{ResNet, ResNetKind};
 pub use setting::{AttentionKind, Keeping, Parallel, Setting};

@@ -1,8 +1,6 @@
 //! How a model is trained, as far as memory depends on it.
 
-use rekindle::training::Precision;
-
-use super::Architecture;
+use crate::{Architecture, Precision};
 
 /// What a step is made of.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,10 +40,7 @@ impl Setting {
 
     /// The bytes of an activation.
     pub fn element(&self) -> u64 {
-        match self.precision {
-            Precision::F32 => 4,
-            _ => 2,
-        }
+        self.precision.bytes()
     }
 }
 

@@ -1,17 +1,17 @@
 //! What fits into a memory.
 
-use rekindle_models::estimate::{Architecture, EstimateError, Setting, State};
 use rekindle_plan::Bytes;
 use serde::Serialize;
 
-use super::arguments::Asked;
-use super::count;
+use crate::{Architecture, Asked, EstimateError, Setting, count};
 
 /// The most that fits; `None` where not even the least does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Fit {
-    pub(crate) largest_batch: Option<u64>,
-    pub(crate) longest: Option<u64>,
+pub struct Fit {
+    /// The largest batch of the length asked for.
+    pub largest_batch: Option<u64>,
+    /// The longest sequence, or the largest picture, of the batch asked for.
+    pub longest: Option<u64>,
 }
 
 /// No search goes further.
@@ -19,7 +19,7 @@ const MOST: u64 = 1 << 24;
 
 /// What fits into `room` under a strategy.
 pub(crate) fn fit(asked: &Asked, strategy: &str, room: Bytes) -> Result<Fit, EstimateError> {
-    let state = State::of(&asked.architecture, &asked.setting, &asked.parallel);
+    let state = asked.state();
     let fits = |setting: Setting| {
         let Some(left) = room.checked_sub(state.total()) else { return Ok(false) };
         // Numbers that do not fit into 64 bits do not fit into a memory either.

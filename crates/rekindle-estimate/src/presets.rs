@@ -1,6 +1,6 @@
 //! Models by name.
 
-use super::{Architecture, ResNet, ResNetKind, Transformer};
+use crate::{Architecture, ResNet, ResNetKind, Transformer};
 
 /// The names there are, and what each is.
 pub fn presets() -> impl Iterator<Item = (&'static str, Architecture)> {

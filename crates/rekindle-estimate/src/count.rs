@@ -2,23 +2,23 @@
 
 use std::time::Duration;
 
-use rekindle_models::estimate::{Architecture, EstimateError, Setting, Transformer};
 use rekindle_plan::solvers::optimal;
 use rekindle_plan::{Action, Bytes, Plan, Policy, Profile, Request, Rule};
 use serde::Serialize;
 
-use super::arguments::Asked;
+use crate::{Architecture, Asked, EstimateError, Setting, Transformer};
 
 /// A strategy and what it takes.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
-    pub(crate) strategy: String,
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Its name: `none`, `selective`, `full`, `every-K`, `optimal-N%`, `optimal-full`, `optimal-smallest`.
+    pub strategy: String,
     /// What is kept between forward and backward.
-    pub(crate) activations_bytes: Bytes,
+    pub activations_bytes: Bytes,
     /// What comes to that at the worst moment.
-    pub(crate) workspace_bytes: Bytes,
+    pub workspace_bytes: Bytes,
     /// Work beyond that of a step that keeps everything, as a part of it.
-    pub(crate) overhead: f64,
+    pub overhead: f64,
 }
 
 /// A step in stages, coarse and fine.
@@ -132,13 +132,13 @@ pub(crate) fn rows(asked: &Asked, setting: &Setting) -> Result<Vec<Row>, Estimat
 }
 
 /// What one strategy takes; `None` where there is no such plan.
-pub(super) fn one(asked: &Asked, setting: &Setting, strategy: &str) -> Result<Option<Row>, EstimateError> {
+pub(crate) fn one(asked: &Asked, setting: &Setting, strategy: &str) -> Result<Option<Row>, EstimateError> {
     Ok(Step::new(asked, setting)?.count(strategy))
 }
 
 /// What one strategy takes beside the state. A part of what keeping everything takes may be too little for any plan: then
 /// it is the least there is.
-pub(super) fn bytes(
+pub(crate) fn bytes(
     asked: &Asked,
     setting: &Setting,
     strategy: &str,

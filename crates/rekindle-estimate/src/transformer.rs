@@ -2,8 +2,8 @@
 
 use rekindle_plan::{Bytes, Profile};
 
-use super::architecture::Part;
-use super::{AttentionKind, EstimateError, Keeping, Setting};
+use crate::architecture::Part;
+use crate::{AttentionKind, EstimateError, Keeping, Setting};
 
 /// A stack of equal layers of attention and a perceptron.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +41,7 @@ impl Transformer {
         self.width.checked_div(self.heads).unwrap_or(0).saturating_mul(self.key_value_heads)
     }
 
-    pub(super) fn parameters(&self) -> u64 {
+    pub(crate) fn parameters(&self) -> u64 {
         let (h, f, kv) = (self.width, self.hidden, self.key_value_width());
         let bias = u64::from(!self.gated);
         let norm = h.saturating_mul(1 + bias);
@@ -180,7 +180,7 @@ impl Transformer {
         ]
     }
 
-    pub(super) fn parts(&self, setting: &Setting) -> Result<Profile, EstimateError> {
+    pub(crate) fn parts(&self, setting: &Setting) -> Result<Profile, EstimateError> {
         let layer = self.layer(setting);
         let layers = (0..self.layers).flat_map(|index| {
             let named = layer.iter().map(move |part| (index, part));
@@ -189,7 +189,7 @@ impl Transformer {
         self.profile(setting, layers)
     }
 
-    pub(super) fn blocks(&self, setting: &Setting) -> Result<Profile, EstimateError> {
+    pub(crate) fn blocks(&self, setting: &Setting) -> Result<Profile, EstimateError> {
         let layer = self.layer(setting);
         let layers = (0..self.layers).map(|index| Part::joined(format!("block.{index}"), &layer));
         self.profile(setting, layers)

@@ -2,8 +2,8 @@
 
 use rekindle_plan::{Bytes, Profile};
 
-use super::architecture::Part;
-use super::{EstimateError, Setting};
+use crate::architecture::Part;
+use crate::{EstimateError, Setting};
 
 /// A stack of bottlenecks: three convolutions with batch norms around a residual.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +68,7 @@ impl ResNet {
         stack
     }
 
-    pub(super) fn parameters(&self) -> u64 {
+    pub(crate) fn parameters(&self) -> u64 {
         let norm = |channels: u64| 2 * channels;
         let stem = match self.kind {
             ResNetKind::ImageNet => 3 * 49 * 64 + norm(64),
@@ -92,7 +92,7 @@ impl ResNet {
         stem + stack.iter().map(of).sum::<u64>() + last_norm + (end + 1) * self.classes
     }
 
-    pub(super) fn blocks(&self, setting: &Setting) -> Result<Profile, EstimateError> {
+    pub(crate) fn blocks(&self, setting: &Setting) -> Result<Profile, EstimateError> {
         if self.bottlenecks.iter().all(|count| *count == 0) {
             return Err(EstimateError::Zero { what: "the number of bottlenecks" });
         }

@@ -1,9 +1,8 @@
 //! What training holds whatever the batch is.
 
-use rekindle::training::Precision;
 use rekindle_plan::Bytes;
 
-use super::{Architecture, Parallel, Setting};
+use crate::{Architecture, Parallel, Precision, Setting};
 
 /// Weights, their gradients, and what Adam keeps, on the rank that has most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
