@@ -5,6 +5,9 @@
 
 mod arguments;
 mod errors;
+mod estimate;
+mod explanation;
+mod frontier;
 mod interruptible;
 mod pictures;
 mod places;
@@ -24,6 +27,12 @@ use pyo3::pymodule;
 mod _core {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use crate::estimate::{PyEstimate, PyEstimateRow, estimate, presets};
+    #[pymodule_export]
+    use crate::explanation::{PyExplanation, PyStageStory, PyStay, explain};
+    #[pymodule_export]
+    use crate::frontier::{PyFrontier, PyFrontierPoint, frontier};
     #[pymodule_export]
     use crate::places::{PyCodec, PyTier};
     #[pymodule_export]

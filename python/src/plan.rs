@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyString, PyType};
 use rekindle_plan::{Action, Bytes, Gap, Plan, Predicted, Status};
 
+use crate::arguments::wrong_type;
 use crate::errors::Refusal;
 use crate::pictures;
 use crate::profile::PyProfile;
@@ -91,9 +92,9 @@ impl PyPredicted {
 /// >>> profile = rekindle.Profile("four", "cpu", 1, stages)
 /// >>> plan = rekindle.plan(profile, budget=20)
 /// >>> plan
-/// Plan('optimal', status='optimal', budget=20 B, peak=20 B, step=140 ns, recompute=20 ns, actions=12)
+/// Plan('optimal', status='optimal', budget=20 B, peak=20 B, step=140 ns, recompute=20 ns, actions=14)
 /// >>> plan[:4]
-/// ['keep x0', 'forward 1', 'forward 2', 'tape 3']
+/// ['tape 1', 'keep x1', 'forward 2', 'keep x2']
 /// >>> plan.predicted.peak_bytes <= plan.budget_bytes
 /// True
 #[pyclass(frozen, sequence, module = "rekindle", name = "Plan")]
@@ -109,14 +110,25 @@ impl PyPlan {
     pub(crate) fn of(plan: Plan, profile: &PyProfile) -> Self {
         Self { inner: Arc::new(plan), profile: Some(profile.clone()) }
     }
+
+    /// A plan, or actions of somebody's own.
+    pub(crate) fn given(profile: &PyProfile, found: &Bound<'_, PyAny>) -> PyResult<Self> {
+        match found.cast::<Self>() {
+            Ok(plan) => Ok(plan.get().clone()),
+            Err(_) => judged(profile, actions(found)?, "custom"),
+        }
+    }
 }
 
 /// Actions from their text.
-pub(crate) fn actions(found: &Bound<'_, PyAny>) -> PyResult<Vec<Action>> {
+fn actions(found: &Bound<'_, PyAny>) -> PyResult<Vec<Action>> {
+    // Text is an iterable of letters, and a plan is none of what else cannot be gone through.
+    if found.is_instance_of::<PyString>() || found.try_iter().is_err() {
+        return Err(wrong_type("plan", "Plan, or a list of actions such as [\"forward 1\"]", found));
+    }
     values::list(found, |action| {
-        let text: String = action
-            .extract()
-            .map_err(|_| crate::arguments::wrong_type("actions", "text such as \"forward 1\"", action))?;
+        let text: String =
+            action.extract().map_err(|_| wrong_type("actions", "text such as \"forward 1\"", action))?;
         Ok(text.parse::<Action>().map_err(Refusal::from)?)
     })
 }
@@ -275,7 +287,7 @@ impl PyPlan {
 }
 
 /// A plan of somebody's own actions.
-pub(crate) fn judged(profile: &PyProfile, actions: Vec<Action>, solver: &str) -> PyResult<PyPlan> {
+fn judged(profile: &PyProfile, actions: Vec<Action>, solver: &str) -> PyResult<PyPlan> {
     // It follows a rule of the user's own, and claims nothing.
     let status = Status::Rule("custom".parse().map_err(Refusal::from)?);
     let plan = Plan::judged(&profile.inner, solver.to_owned(), status, None, actions);

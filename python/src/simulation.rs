@@ -7,7 +7,7 @@ use rekindle_plan::{Bytes, Simulation};
 
 use crate::errors::Refusal;
 use crate::pictures;
-use crate::plan::{self, PyPlan};
+use crate::plan::PyPlan;
 use crate::profile::PyProfile;
 use crate::values;
 
@@ -246,10 +246,7 @@ pub(crate) fn simulate(
     plan: &Bound<'_, PyAny>,
 ) -> PyResult<PySimulation> {
     let profile = profile.get().clone();
-    let plan = match plan.cast::<PyPlan>() {
-        Ok(plan) => plan.get().clone(),
-        Err(_) => plan::judged(&profile, plan::actions(plan)?, "custom")?,
-    };
+    let plan = PyPlan::given(&profile, plan)?;
     let (of, judged) = (profile.inner.clone(), plan.inner.clone());
     let found = py.detach(move || judged.judge(&of));
     let (_, simulation) = found.map_err(Refusal::from)?;

@@ -116,9 +116,9 @@ impl Refusal {
 /// >>> plan = rekindle.plan(profile, budget="400MiB")
 /// >>> plan.predicted.forwards  # twelve blocks are taped the first time; twelve run twice
 /// 36
-/// >>> rekindle.plan(profile, budget="40MiB")
+/// >>> rekindle.plan(profile, budget="30MiB")
 /// Traceback (most recent call last):
-/// rekindle.errors.BudgetTooSmall: `optimal` has no plan within 40.0 MiB (41943040 bytes); the smallest budget it can meet is 35.0 MiB (36700160 bytes)
+/// rekindle.errors.BudgetTooSmall: `optimal` has no plan within 30.0 MiB (31457280 bytes); the smallest budget it can meet is 35.0 MiB (36700160 bytes)
 /// hint: give budget=36700160 or more
 #[pyfunction]
 #[pyo3(signature = (
