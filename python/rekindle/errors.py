@@ -10,14 +10,16 @@ Every error says what was found and what was expected, in the words of the Rust 
     │   └── EstimateError             numbers of a model that do not go together
     ├── WrongType (TypeError)         a value of a type that cannot be meant
     ├── ProfileError (ValueError)     a profile that cannot be read or planned
-    └── PlanError                     a plan that cannot be read, made or run
-        ├── IllegalPlan               an action that cannot run
-        ├── OtherModel                a plan for another profile
-        ├── OverBudget                a plan that takes more than its budget
-        ├── PolicyError               a policy that gives no plan
-        └── SolveError                a solver that has no plan
-            ├── BudgetTooSmall        no plan fits
-            └── TooFewSlots           the solver counts slots, and needs more
+    ├── PlanError                     a plan that cannot be read, made or judged
+    │   ├── IllegalPlan               an action that cannot run
+    │   ├── OtherModel                a plan for another profile
+    │   ├── OverBudget                a plan that takes more than its budget
+    │   ├── PolicyError               a policy that gives no plan
+    │   └── SolveError                a solver that has no plan
+    │       ├── BudgetTooSmall        no plan fits
+    │       └── TooFewSlots           the solver counts slots, and needs more
+    ├── RunError                      a step that cannot be run or measured
+    └── PlaceError                    a place outside the device that cannot be used
 
 Examples
 --------
@@ -140,7 +142,7 @@ class ProfileError(RekindleError, ValueError):
 
 
 class PlanError(RekindleError):
-    """A plan that cannot be read, made or run.
+    """A plan that cannot be read, made or judged.
 
     Attributes
     ----------
@@ -259,3 +261,11 @@ class RunError(RekindleError):
 
 class PlaceError(RekindleError):
     """A place for boundaries, such as host memory or a disk, that cannot be used."""
+
+
+class RunError(RekindleError):
+    """A step that cannot be run, or a model that cannot be measured."""
+
+
+class PlaceError(RekindleError):
+    """A place outside the device, such as host memory or a file, that cannot be used."""

@@ -51,7 +51,7 @@ pub(crate) fn seconds(argument: &'static str, found: &Bound<'_, PyAny>) -> PyRes
 
 /// A fraction from 0, such as `0.05`, or as text `"5%"`.
 pub(crate) fn fraction(argument: &'static str, found: &Bound<'_, PyAny>) -> PyResult<f64> {
-    let refused = || not(argument, found, "a fraction", "0% to 1000%, such as \"5%\", or 0.05");
+    let refused = || not(argument, found, "a fraction", "0% to 1000%, such as 5%, or 0.05");
     let (number, most) = match found.cast::<PyString>() {
         Ok(text) => match text.to_cow()?.strip_suffix('%') {
             Some(percent) => (percent.trim().parse::<f64>().map_err(|_| refused())? / 100.0, 10.0),
@@ -135,7 +135,8 @@ pub(crate) fn wrong_type(argument: &'static str, expected: &str, found: &Bound<'
 
 fn not(argument: &'static str, found: &Bound<'_, PyAny>, what: &str, expected: &str) -> PyErr {
     let found = shown(found);
-    Refusal::new("ArgumentError", format!("`{argument}`: `{found}` is not {what}: expected {expected}"))
+    Refusal::new("ArgumentError", format!("`{found}` is not {what}: expected {expected}"))
+        .hint(format!("it was given as `{argument}`"))
         .part("argument", argument)
         .part("found", found)
         .into()

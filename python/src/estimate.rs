@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyIterator};
 use rekindle_estimate::{
     Asked, AttentionKind, Changes, EstimateError, Keeping, Parallel, ParsePrecisionError, Precision, Setting,
     State, presets as all_presets,
@@ -78,7 +78,7 @@ impl PyEstimateRow {
 /// >>> import rekindle
 /// >>> estimate = rekindle.estimate("gpt2", batch=8)
 /// >>> estimate
-/// Estimate('gpt2', parameters=124439808, batch=8, length=1024, precision='bf16', state=1.9 GiB, none=12.7 GiB in all)
+/// Estimate('gpt2', parameters=124439808, batch=8, length=1024, precision='bf16', state=1.9 GiB, none=13.7 GiB in all)
 /// >>> estimate["full"].activations_bytes < estimate["none"].activations_bytes
 /// True
 /// >>> rekindle.plan(estimate.profile, "50%").status
@@ -232,6 +232,10 @@ impl PyEstimate {
             // A list knows indices and slices, and says what is wrong with them.
             Err(_) => self.rows().into_pyobject(py)?.get_item(key),
         }
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.rows().into_pyobject(py)?.try_iter()
     }
 
     fn __repr__(&self) -> String {

@@ -236,7 +236,7 @@ impl PyExplanation {
 ///   1 to 2 (block.0 to block.1): run 2 times, tape made again for the backward
 ///   3 to 4 (block.2 to block.3): run once, tape kept from the first run
 /// <BLANKLINE>
-///   x0 (1 B) stays on device during actions 0 to 7, to run stages 1 to 2 again
+///   x0 (1 B) stays on device during actions 0 to 9, to run stages 1 to 2 again
 /// <BLANKLINE>
 /// the peak is 19 B, at action 5 (`backward 4`)
 ///   8 B tape 3

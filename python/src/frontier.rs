@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
+use pyo3::types::PyIterator;
 use rekindle_plan::solvers::optimal::{self, Frontier, FrontierPoint};
 use rekindle_plan::{Bytes, Gap, Request};
 
@@ -162,6 +163,10 @@ impl PyFrontier {
             .ok_or_else(|| PyIndexError::new_err(format!("there is no point {index} among {}", points.len())))
     }
 
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.points().into_pyobject(py)?.try_iter()
+    }
+
     fn __repr__(&self) -> String {
         let words = |point: Option<&FrontierPoint>| {
             point.map_or_else(String::new, |point| format!("{} in {}", point.step_ns, point.budget_bytes))
@@ -202,10 +207,10 @@ impl PyFrontier {
 /// >>> for point in rekindle.frontier(rekindle.Profile("four", "cpu", 1, stages)):
 /// ...     print(point.budget_bytes, point.step_ns)
 /// 11 18
-/// 12 17
+/// 12 16
 /// 13 15
 /// 19 14
-/// 20 13
+/// 27 13
 /// 34 12
 #[pyfunction]
 #[pyo3(signature = (profile, *, time_limit=None), text_signature = "(profile, *, time_limit=10.0)")]

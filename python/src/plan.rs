@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyType};
+use pyo3::types::{PyIterator, PyString, PyType};
 use rekindle_plan::{Action, Bytes, Gap, Plan, Predicted, Status};
 
 use crate::arguments::wrong_type;
@@ -253,6 +253,10 @@ impl PyPlan {
     fn __getitem__<'py>(&self, py: Python<'py>, index: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         // A list knows indices and slices, and says what is wrong with them.
         self.actions().into_pyobject(py)?.get_item(index)
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.actions().into_pyobject(py)?.try_iter()
     }
 
     fn __repr__(&self) -> String {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::PyType;
+use pyo3::types::{PyIterator, PyType};
 use rekindle_plan::{Bytes, Plan, Profile, Rule};
 
 use crate::arguments::{size, wrong_type};
@@ -235,6 +235,10 @@ impl PyProfile {
         stage
             .map(PyStageProfile)
             .ok_or_else(|| PyIndexError::new_err(format!("there is no stage {index} among {}", stages.len())))
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        self.stages().into_pyobject(py)?.try_iter()
     }
 
     fn __repr__(&self) -> String {

@@ -98,13 +98,11 @@ impl PyTapeOption {
         values::hash(&self.__repr__())
     }
 
-    fn __getnewargs_ex__<'py>(
-        &self,
-        py: Python<'py>,
-    ) -> PyResult<((&str, u64, u64, u64), Bound<'py, PyDict>)> {
+    fn __getnewargs_ex__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+        let given = (self.name(), self.tape_bytes(), self.forward_ns(), self.backward_ns());
         let named = PyDict::new(py);
         named.set_item("backward_extra_bytes", self.backward_extra_bytes())?;
-        Ok(((self.name(), self.tape_bytes(), self.forward_ns(), self.backward_ns()), named))
+        Ok((given.into_pyobject(py)?, named))
     }
 }
 
