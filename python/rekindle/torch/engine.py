@@ -71,6 +71,8 @@ class Engine:
         self.carried: Dict[int, torch.Tensor] = {}
         # The gradients of each stage's own parameters, until somebody takes them.
         self.own_gradients: List[Optional[Gradient]] = [None] * count
+        # How boundaries travel to stores and back.
+        self.parcels: Any = None
 
     # What the executor asks for.
 
@@ -148,6 +150,12 @@ class Engine:
 
     def boundary_bytes(self, boundary: Boundary) -> int:
         return sum(trees.tensor_bytes(tensor) for tensor in boundary.tensors)
+
+    def export(self, boundary: Boundary) -> Any:
+        return self.parcels.export(boundary)
+
+    def restore(self, number: int, parts: List[bytes]) -> Boundary:
+        return self.parcels.restore(number, parts)
 
     def stage_name(self, number: int) -> str:
         return self.stage_list[number - 1].name

@@ -11,9 +11,10 @@ from rekindle import _core
 
 from . import trees
 from .engine import Engine
-from .errors import ChainNotFound
+from .errors import ChainNotFound, NotInstalled
 from .node import Step
 from .random_state import Generators
+from .report import Report
 from .stage import Stage
 from .wiring import FIRST, VALUE, WIRINGS, Call
 
@@ -28,10 +29,12 @@ except AttributeError:
 class Planned:
     """What a region runs: a schedule, and where its plan came from."""
 
-    __slots__ = ("schedule", "storage", "plan", "profile", "options", "report")
+    __slots__ = ("schedule", "plan", "profile", "places", "known")
 
-    def __init__(self, schedule: Any, plan: Any = None, profile: Any = None, storage: Any = None, report: Any = None):
-        self.schedule, self.plan, self.profile, self.storage, self.report = schedule, plan, profile, storage, report
+    def __init__(self, schedule: Any, plan: Any = None, profile: Any = None, places: Any = None, known: Any = None):
+        self.schedule, self.plan, self.profile, self.places = schedule, plan, profile, places
+        #: How the profile was measured, and what lies around the region.
+        self.known: Dict[str, Any] = known or {}
 
 
 class Region(nn.Module):
@@ -62,7 +65,6 @@ class Region(nn.Module):
         self.__dict__["wiring"] = wiring
         self.__dict__["planned"] = {}
         self.__dict__["watch"] = None
-        self.__dict__["last_step"] = None
 
     @_without_compiler
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -76,7 +78,10 @@ class Region(nn.Module):
             return self._plain(call, value)
         planned = self._planned_for(call, tensors, spec, extras)
         engine = Engine(self.stages, call, self._generators(tensors))
-        executor = _core.Executor(planned.schedule, planned.storage)
+        storage = None
+        if planned.places:
+            storage, engine.parcels = planned.places.storage, planned.places.parcels()
+        executor = _core.Executor(planned.schedule, storage)
         step = Step(engine, executor, self.watch)
         return step.run(tensors, spec)
 
@@ -97,6 +102,35 @@ class Region(nn.Module):
         if planned is None:
             planned = self.planned[key] = self.planner.plan(self, call, tensors, spec)
         return planned
+
+    @property
+    def current(self) -> Planned:
+        """What was planned last."""
+        if not self.planned:
+            raise NotInstalled(
+                "the region has no plan yet: it is measured and planned when it first runs with gradients"
+            )
+        return next(reversed(self.planned.values()))
+
+    @property
+    def plan(self) -> Any:
+        """The plan that was made last; there is one for each shape of the input."""
+        return self.current.plan
+
+    @property
+    def profile(self) -> Any:
+        """The profile that plan was made from; ``None`` when nothing had to be measured."""
+        return self.current.profile
+
+    @property
+    def report(self) -> Report:
+        """What the plan does, in words."""
+        planned = self.current
+        return Report(planned.plan, [stage.name for stage in self.stages], planned.known)
+
+    def remove(self) -> nn.Module:
+        """The container the blocks were in, to put back where the region stands."""
+        return self.container
 
     def __iter__(self) -> Iterator["Region"]:
         return iter((self,))

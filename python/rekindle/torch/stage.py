@@ -15,13 +15,15 @@ Way = Callable[..., Any]
 class Stage:
     """A block, as a region runs it. Numbered from 1, as in plans."""
 
-    __slots__ = ("number", "name", "block", "buffers", "ways", "untaped", "_homes", "looked_for_captures")
+    __slots__ = ("number", "name", "block", "buffers", "ways", "taped", "untaped", "_homes", "looked_for_captures")
 
     def __init__(self, number: int, name: str, block: nn.Module):
         self.number, self.name, self.block = number, name, block
         self.buffers = Buffers(block)
         # Under an option the block is run by something else, such as a compiled copy of its code.
         self.ways: Dict[str, Way] = {}
+        # How it runs when all of its tape is kept.
+        self.taped: Way = block
         # How it runs when nobody keeps its tape; the block itself unless an option has a faster way.
         self.untaped: Way = block
         # Dictionaries rather than parameters: one that is replaced is seen at the next step.
@@ -37,7 +39,7 @@ class Stage:
 
     def way(self, option: Optional[str]) -> Optional[Way]:
         """What runs the block under an option; ``None`` when it has no such option."""
-        return self.block if option is None else self.ways.get(option)
+        return self.taped if option is None else self.ways.get(option)
 
     def devices(self) -> List[torch.device]:
         return list({parameter.device for parameter in self.parameters()})

@@ -91,12 +91,7 @@ impl Engine for HeldEngine {
         })
     }
 
-    fn tape(
-        &mut self,
-        stage: Stage,
-        option: Option<&Name>,
-        input: Handle,
-    ) -> PyResult<(Py<PyAny>, Handle)> {
+    fn tape(&mut self, stage: Stage, option: Option<&Name>, input: Handle) -> PyResult<(Py<PyAny>, Handle)> {
         self.of_stage(stage, |engine| {
             let py = engine.py();
             let option = option.map(Name::as_str);
@@ -133,7 +128,8 @@ impl Engine for HeldEngine {
             type Exported = (u64, Vec<(String, Vec<usize>, Vec<u8>)>);
             let (number, tensors): Exported = exported.extract()?;
             let packed = tensors.into_iter();
-            let packed = packed.map(|(dtype, shape, bytes)| PackedTensor { dtype, shape, bytes: bytes.into() });
+            let packed =
+                packed.map(|(dtype, shape, bytes)| PackedTensor { dtype, shape, bytes: bytes.into() });
             Ok(Parcel { tensors: packed.collect(), structure: vec![number] })
         })
     }
@@ -185,8 +181,8 @@ impl Measurable for HeldEngine {
     }
 
     fn parameter_gradient_bytes(&self, stage: Stage) -> Bytes {
-        let size = self
-            .ask(|engine| engine.call_method1("parameter_gradient_bytes", (stage.number(),))?.extract());
+        let size =
+            self.ask(|engine| engine.call_method1("parameter_gradient_bytes", (stage.number(),))?.extract());
         size.map_or(Bytes::ZERO, Bytes::new)
     }
 
