@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import List, Tuple
+from typing import List, Optional, Tuple
 
 import torch
 
@@ -40,18 +40,20 @@ class Again:
 
     def __init__(self, autocast: Autocast):
         self.autocast = autocast
-        self.stack = ExitStack()
+        self.stack: Optional[ExitStack] = None
 
     def __enter__(self) -> None:
-        if not self.autocast.enabled:
+        then = self.autocast
+        different = [state for state in then.states if (state[1] or _of(state[0])[0]) and _of(state[0]) != state[1:]]
+        if not then.enabled and not different:
             return
-        for device, enabled, dtype in self.autocast.states:
-            if enabled:
-                context = torch.autocast(device, dtype=dtype, enabled=True, cache_enabled=self.autocast.cache)
-                self.stack.enter_context(context)
+        self.stack = ExitStack()
+        for device, enabled, dtype in different:
+            context = torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=then.cache)
+            self.stack.enter_context(context)
         torch.clear_autocast_cache()
 
     def __exit__(self, *_: object) -> None:
-        if self.autocast.enabled:
+        if self.stack is not None:
             torch.clear_autocast_cache()
             self.stack.close()

@@ -62,3 +62,5 @@ def add_saved_sizes(engine: Any, boundary: Boundary, profile: Dict[str, Any]) ->
         stage["tape_bytes"] = max(sizes[None], stage["output_bytes"])
         for option in stage.get("options", ()):
             option["tape_bytes"] = max(sizes[option["name"]], stage["output_bytes"])
+            # What it leaves out is there again while its backward runs.
+            option["backward_extra_bytes"] = max(stage["tape_bytes"] - option["tape_bytes"], 0)
