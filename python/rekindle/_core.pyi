@@ -21,6 +21,40 @@ _Size = Union[SupportsIndex, str]
 _Fraction = Union[float, str]
 _Path = Union[str, os.PathLike[str]]
 
+__all__ = [
+    "Codec",
+    "Estimate",
+    "EstimateRow",
+    "Executor",
+    "Explanation",
+    "Frontier",
+    "FrontierPoint",
+    "Moment",
+    "Plan",
+    "Predicted",
+    "Profile",
+    "Schedule",
+    "Simulation",
+    "StageProfile",
+    "StageStory",
+    "Stay",
+    "Storage",
+    "TapeOption",
+    "Tier",
+    "__version__",
+    "estimate",
+    "explain",
+    "format_bytes",
+    "frontier",
+    "measure",
+    "parse_bytes",
+    "plan",
+    "presets",
+    "simulate",
+    "smallest_budget",
+    "solvers",
+]
+
 __version__: str
 
 def parse_bytes(text: str) -> int: ...

@@ -12,6 +12,14 @@ With a budget the blocks are measured and the fastest plan is found:
 >>> _ = installed.remove()
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "rekindle.torch needs PyTorch, which cannot be imported here; pip install torch, or install your system's "
+        "package of it"
+    ) from error
+
 from .api import Installed, auto, checkpointed
 from .errors import (
     BackwardTwice,
