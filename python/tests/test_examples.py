@@ -1,7 +1,9 @@
 """The examples in the documentation run, and everything public has one or at least a line."""
 
 import doctest
+import importlib.util
 import inspect
+import re
 
 import pytest
 
@@ -21,8 +23,7 @@ def documented():
                     yield f"{name}.{member}", inspect.getdoc(of)
 
 
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, text in documented() if text and ">>>" in text])
-def test_the_example_runs(name, text):
+def run(name, text):
     test = doctest.DocTestParser().get_doctest(text, {}, name, None, 0)
     said = []
     failed, tried = doctest.DocTestRunner().run(test, out=said.append)
@@ -30,14 +31,32 @@ def test_the_example_runs(name, text):
     assert failed == 0, "".join(said)
 
 
+@pytest.mark.parametrize("page", ["docs/python.md", "python/README.md"])
+def test_the_pages_run(root, page):
+    """What stands in a section stands on what was said in those before it."""
+    text = (root / page).read_text()
+    blocks = re.findall(r"^```pycon\n(.*?)^```$", text, re.M | re.S)
+    assert blocks
+    if not importlib.util.find_spec("torch"):
+        blocks = [block for block in blocks if "torch" not in block]
+    run(page, "\n".join(blocks))
+
+
+EXAMPLES = {name: text for name, text in documented() if text and ">>>" in text}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_runs(name):
+    run(name, EXAMPLES[name])
+
+
 def test_everything_public_is_documented():
-    without = [name for name, text in documented() if not text]
-    # What `get_all` offers is documented among the attributes of its class.
-    assert [name for name in without if f"{name.split('.')[1]}" not in (PUBLIC[name.split(".")[0]].__doc__ or "")] == []
-    examples = [name for name, text in documented() if text and ">>>" in text]
-    functions = [name for name, value in PUBLIC.items() if inspect.isroutine(value)]
-    assert set(functions) <= set(examples)
-    assert len(examples) >= 20
+    # What a class only holds is documented among the attributes of the class.
+    without = [name.split(".") for name, text in documented() if not text]
+    assert [name for name in without if name[-1] not in (PUBLIC[name[0]].__doc__ or "")] == []
+    functions = {name for name, value in PUBLIC.items() if inspect.isroutine(value)}
+    assert functions <= set(EXAMPLES)
+    assert len(EXAMPLES) >= 20
 
 
 def test_help_shows_the_parameters():
