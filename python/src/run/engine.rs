@@ -53,12 +53,7 @@ impl HeldEngine {
     }
 
     fn of_stage<T>(&self, stage: Stage, ask: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>) -> PyResult<T> {
-        self.ask(|engine| {
-            ask(engine).map_err(|error| {
-                note(engine, stage, &error);
-                error
-            })
-        })
+        self.ask(|engine| ask(engine).inspect_err(|error| note(engine, stage, error)))
     }
 
     fn size(&self, method: &str) -> Option<Bytes> {

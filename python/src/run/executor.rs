@@ -10,6 +10,9 @@ use super::engine::{Handle, HeldEngine, PythonEngine};
 use super::storage::Storage;
 use crate::errors::Refusal;
 
+/// An action that ran: its text, start and end in nanoseconds, live and peak bytes where the engine tells.
+type Ran = (String, u64, u64, Option<u64>, Option<u64>);
+
 /// Actions that the simulator has judged for a chain: made once for each plan, run at every step.
 #[pyclass(frozen, module = "rekindle._core")]
 pub(crate) struct Schedule {
@@ -99,7 +102,7 @@ impl Executor {
     }
 
     /// Of each action that ran: what it was, start and end in nanoseconds, live and peak bytes where the engine tells.
-    fn trace(&self) -> PyResult<Vec<(String, u64, u64, Option<u64>, Option<u64>)>> {
+    fn trace(&self) -> PyResult<Vec<Ran>> {
         let inner = self.lock()?;
         let events = inner.trace().map(Trace::events).unwrap_or_default().iter();
         let rows = events.map(|event| {
