@@ -136,7 +136,9 @@ def _same(one: Any, other: Any) -> bool:
     """Whether two values are the same tensors in the same tree."""
     first, first_spec = trees.flatten(one)
     second, second_spec = trees.flatten(other)
-    return bool(first) and len(first) == len(second) and all(a is b for a, b in zip(first, second))
+    if not first or len(first) != len(second) or any(a is not b for a, b in zip(first, second)):
+        return False
+    return first_spec == second_spec
 
 
 def _rest_differs(wiring: str, one: Seen, other: Seen) -> Optional[str]:

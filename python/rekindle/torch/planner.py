@@ -84,7 +84,8 @@ class Planner:
 
     def _of_profile(self, measured: Dict[str, Any], known: Dict[str, Any], tensors: List[torch.Tensor]) -> Planned:
         stages = len(measured["stages"])
-        if self.places and not measured.get("tiers") and not measured.get("codecs"):
+        if self.places:
+            # What a profile of another day says of places was true of that day's disk.
             self.places.open(measured, tensors[0])
         around = self._around(measured, tensors)
         whole = around.around(measured) if around else measured
