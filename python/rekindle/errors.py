@@ -256,14 +256,6 @@ class TooFewSlots(SolveError):
 
 
 class RunError(RekindleError):
-    """A plan that cannot be run on: its halves were called in the wrong order, or a place it uses is not there."""
-
-
-class PlaceError(RekindleError):
-    """A place for boundaries, such as host memory or a disk, that cannot be used."""
-
-
-class RunError(RekindleError):
     """A step that cannot be run, or a model that cannot be measured."""
 
 
