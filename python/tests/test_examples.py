@@ -4,6 +4,7 @@ import doctest
 import importlib.util
 import inspect
 import re
+import sys
 
 import pytest
 
@@ -34,11 +35,10 @@ def run(name, text):
 @pytest.mark.parametrize("page", ["docs/python.md", "python/README.md"])
 def test_the_pages_run(root, page):
     """What stands in a section stands on what was said in those before it."""
-    text = (root / page).read_text()
+    core, _, engine = (root / page).read_text().partition("\n## PyTorch")
+    text = core + engine if importlib.util.find_spec("torch") else core
     blocks = re.findall(r"^```pycon\n(.*?)^```$", text, re.M | re.S)
     assert blocks
-    if not importlib.util.find_spec("torch"):
-        blocks = [block for block in blocks if "torch" not in block]
     run(page, "\n".join(blocks))
 
 
@@ -64,4 +64,5 @@ def test_help_shows_the_parameters():
     assert signature.parameters["solver"].default == "optimal"
     assert signature.parameters["solver"].kind is inspect.Parameter.KEYWORD_ONLY
     assert "Parameters\n----------" in inspect.getdoc(rekindle.plan)
-    assert list(inspect.signature(rekindle.StageProfile).parameters)[:3] == ["name", "output_bytes", "tape_bytes"]
+    if sys.version_info >= (3, 10):  # Before, Python finds no signature of a class that is not its own.
+        assert list(inspect.signature(rekindle.StageProfile).parameters)[:3] == ["name", "output_bytes", "tape_bytes"]
