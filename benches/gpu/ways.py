@@ -64,7 +64,7 @@ def compiled_per_block(model: Model, batch: Batch, optimizer: Any) -> Way:
 
 
 def ours(budget: int, options: Any = None, host: Optional[int] = None) -> Callable[..., Way]:
-    """Ours at a budget for the whole step. With compiled options what lies around the blocks is compiled as well, as it
+    """Ours at a budget for the whole step. With compiled options what lies behind the blocks is compiled as well, as it
     is when PyTorch compiles the model."""
 
     def way(model: Model, batch: Batch, optimizer: Any) -> Way:
@@ -74,7 +74,6 @@ def ours(budget: int, options: Any = None, host: Optional[int] = None) -> Callab
             import torch._functorch.config as functorch
 
             functorch.activation_memory_budget = 1.0
-            model.embed = torch.compile(model.embed, dynamic=False)
             model.loss_of = torch.compile(model.loss_of, dynamic=False)
         installed = rekindle.torch.auto(
             model, batch, budget, loss=lambda loss: loss, optimizer=optimizer, options=options, host=host

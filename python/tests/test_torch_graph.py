@@ -336,3 +336,26 @@ def test_blocks_of_a_deep_copy() -> None:
     expected = step(model, lambda: model(x).sum())
     assert step(twin, lambda: twin(x).sum()).same_as(expected) == []
     assert twin.blocks.stages[0].block is twin.blocks._modules["0"]
+
+
+@pytest.mark.parametrize("strategy", RULES)
+def test_hooks_of_the_users_run_once(strategy: str) -> None:
+    """On parameters, on the input and on the output: each changes the gradient, so that twice would show."""
+    plain, ours = twins(Mlp)
+    ours.blocks = rekindle.torch.checkpointed(ours.blocks, strategy=strategy)
+    x = torch.randn(9, 32, requires_grad=True)
+    heard = {id(plain): [], id(ours): []}
+    x.register_hook(lambda gradient: gradient * 3)
+    for model in (plain, ours):
+        for name, parameter in model.named_parameters():
+            if "weight" in name:
+                parameter.register_hook(lambda g, name=name, said=heard[id(model)]: (said.append(name), g * 2)[1])
+
+    def run(model: Any) -> Any:
+        y = model.blocks(x)
+        y.register_hook(lambda gradient: gradient + 1)
+        return model.head(y).square().mean()
+
+    expected = step(plain, lambda: run(plain), (x,))
+    assert step(ours, lambda: run(ours), (x,)).same_as(expected) == []
+    assert sorted(heard[id(ours)]) == sorted(heard[id(plain)]) and heard[id(ours)]

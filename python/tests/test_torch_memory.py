@@ -108,14 +108,14 @@ def test_no_more_is_held_than_predicted(part: float) -> None:
     blocks = nn.Sequential(*[nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 16), nn.Tanh()) for _ in range(8)])
     # Without the parameters' gradients, which are not counted here.
     x = torch.randn(256, 16, requires_grad=True)
-    measured = rekindle.torch.checkpointed(blocks, budget="1GiB", runs=1)
+    measured = rekindle.torch.checkpointed(blocks, budget="1GiB", runs=1, options=[])
     measured(x).sum().backward()
     stages = [stage_without_gradients(stage) for stage in measured.profile.stages]
     profile = measured.profile.with_stages(stages)
     most = rekindle.plan(profile, solver="store-all").predicted.peak_bytes
     least = rekindle.smallest_budget(profile)
     budget = int(least + (most - least) * part)
-    region = rekindle.torch.checkpointed(blocks, budget=budget, profile=profile)
+    region = rekindle.torch.checkpointed(blocks, budget=budget, profile=profile, options=[])
     region(x)
     predicted = region.plan.predicted.peak_bytes
     found = live_peak(region, x)

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from rekindle import _core
-from rekindle.torch.schedules import unmeasured
+from rekindle.torch.schedules import schedule_by_rule
 
 torch.set_num_threads(1)
 
@@ -34,12 +34,8 @@ class Nothing:
 
 def test_an_action_takes_microseconds() -> None:
     """A block of 0.3 ms forward and 0.6 ms back has 9 µs for a hundredth; each has five actions at most."""
-    import rekindle
-
     stages = 24
-    profile = unmeasured([str(number) for number in range(stages)])
-    actions = rekindle.plan(rekindle.Profile.from_json(profile), solver="every-1").actions
-    schedule = _core.Schedule(profile, actions)
+    schedule, plan = schedule_by_rule("every-1", [str(number) for number in range(stages)])
     engine, times = Nothing(), []
     for _ in range(30):
         start = time.perf_counter()
@@ -49,18 +45,15 @@ def test_an_action_takes_microseconds() -> None:
             executor.backward(engine, None)
         times.append(time.perf_counter() - start)
     per_block = statistics.median(times) / stages
-    print(f"{per_block * 1e6:.1f} µs a block, {min(times) / len(actions) * 1e6:.2f} µs an action")
+    print(f"{per_block * 1e6:.1f} µs a block, {min(times) / len(plan.actions) * 1e6:.2f} µs an action")
     # An unoptimised build on a busy machine is ten times slower than what people install.
     assert per_block < 90e-6
 
 
 def test_the_halves_must_come_in_their_order() -> None:
-    import rekindle
     from rekindle.errors import RunError
 
-    profile = unmeasured(["a", "b"])
-    actions = rekindle.plan(rekindle.Profile.from_json(profile), solver="full").actions
-    executor = _core.Executor(_core.Schedule(profile, actions))
+    executor = _core.Executor(schedule_by_rule("full", ["a", "b"])[0])
     with pytest.raises(RunError, match="the backward half cannot run now: 0 of 9 actions ran"):
         executor.backward(Nothing(), None)
     executor.forward(Nothing(), None)
@@ -69,12 +62,9 @@ def test_the_halves_must_come_in_their_order() -> None:
 
 
 def test_an_executor_does_not_start_itself_again() -> None:
-    import rekindle
     from rekindle.errors import RunError
 
-    profile = unmeasured(["a", "b"])
-    actions = rekindle.plan(rekindle.Profile.from_json(profile), solver="store-all").actions
-    executor = _core.Executor(_core.Schedule(profile, actions))
+    executor = _core.Executor(schedule_by_rule("store-all", ["a", "b"])[0])
 
     class Again(Nothing):
         def tape(self, stage: int, option: Any, boundary: Any) -> Any:

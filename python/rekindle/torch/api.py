@@ -17,7 +17,7 @@ from .planner import Planner
 from .random_state import Generators
 from .region import Planned, Region
 from .report import Report
-from .schedules import actions_of, schedule_of, unmeasured
+from .schedules import schedule_by_rule
 from .whole_step import one_step, state_to_come, surroundings
 from .wiring import Call
 
@@ -295,12 +295,7 @@ class _Survey:
             extras, shape = trees.flatten(call.extras())
             extras = [extra.detach().requires_grad_(extra.requires_grad) for extra in extras]
             self.found = call.with_extras(trees.unflatten(extras, shape)), apart, spec
-        import rekindle
-
-        names = [stage.name for stage in region.stages]
-        profile = rekindle.Profile.from_json(unmeasured(names))
-        plan = rekindle.plan(profile, solver="every-1")
-        return Planned(schedule_of(profile.to_json(), actions_of(plan), len(names)), plan)
+        return Planned(*schedule_by_rule("every-1", [stage.name for stage in region.stages]))
 
 
 def _call(model: nn.Module, sample: Any) -> Any:

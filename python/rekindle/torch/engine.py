@@ -15,6 +15,7 @@ from .autocast_state import Autocast
 from .captures import check_captures
 from .errors import InputChanged, KeptChanged, StageChanged, UnknownOption
 from .random_state import Draws, Generators
+from .stand_ins import StandIns
 from .stage import Stage, Way
 from .wiring import Call
 
@@ -66,6 +67,9 @@ class Engine:
         self.parameter_versions = [[p._version for p in parameters] for parameters in self.parameters]
         self.trainable = [[p for p in parameters if p.requires_grad] for parameters in self.parameters]
         self.shared = _shared(self.trainable)
+        # What the graphs of stages have in the places of these parameters: themselves, unless they have hooks.
+        self.stand_ins = StandIns(self.trainable)
+        self.graph_leaves = [self.stand_ins.of(parameters) for parameters in self.trainable]
         # Gradients that several stages add to. Each stage's graph starts from what is there already, so that the
         # sum is made in the order in which one graph would make it.
         self.carried: Dict[int, torch.Tensor] = {}
@@ -100,10 +104,10 @@ class Engine:
             leaf = tensor.detach()
             inputs.append(leaf.requires_grad_() if wanted else None)
             leaves.append(leaf)
-        with torch.enable_grad():
+        with torch.enable_grad(), self.stand_ins.within(stage.homes):
             outputs, spec = self._run(stage, way, boundary, leaves)
         if not stage.looked_for_captures:
-            known = [leaf for leaf in inputs if leaf is not None] + self.extra_leaves + self.trainable[number - 1]
+            known = [leaf for leaf in inputs if leaf is not None] + self.extra_leaves + self.graph_leaves[number - 1]
             check_captures(stage, outputs, known)
             stage.looked_for_captures = True
         output = Boundary([tensor.detach() for tensor in outputs], spec, [tensor.requires_grad for tensor in outputs])
@@ -121,7 +125,7 @@ class Engine:
         gradient.clear()
         tape.outputs = []
         wanted = [leaf for leaf in tape.inputs if leaf is not None]
-        own = self.trainable[index]
+        own = self.graph_leaves[index]
         if not outputs:
             self.own_gradients[index] = [None] * len(own)
             return [None] * len(tape.inputs)
@@ -139,10 +143,10 @@ class Engine:
         for leaf in self.extra_leaves:
             _carry(self.carried, leaf, next(found))
         of_own: Gradient = []
-        for parameter in own:
+        for parameter, leaf in zip(self.trainable[index], own):
             of_parameter = next(found)
             if shared and id(parameter) in shared:
-                _carry(self.carried, parameter, of_parameter)
+                _carry(self.carried, leaf, of_parameter)
                 of_parameter = None
             of_own.append(of_parameter)
         self.own_gradients[index] = of_own

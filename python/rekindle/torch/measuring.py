@@ -15,6 +15,7 @@ import torch
 from rekindle import _core
 
 from . import trees
+from .device_times import add_device_times
 from .engine import Boundary, Engine, Gradient
 from .random_state import Generators
 from .saved_sizes import add_saved_sizes
@@ -105,12 +106,16 @@ def measure(
     engine = MeasuringEngine(stages, call, generators, device)
     boundary = Boundary([t.detach() for t in tensors], spec, [t.requires_grad for t in tensors])
     try:
+        # On CUDA the times are measured in another way; sizes need three runs.
+        timed = 1 if device.type == "cuda" else runs
         text, sized, noise, kinds = _core.measure(
-            engine, boundary, model, device_name(device), runs, options, progress
+            engine, boundary, model, device_name(device), timed, options, progress
         )
         profile = json.loads(text)
         if not sized:
             add_saved_sizes(engine, boundary, profile)
+        if device.type == "cuda":
+            add_device_times(engine, boundary, profile, runs)
     finally:
         generators.restore(state)
     known = {"sized": "allocator" if sized else "saved tensors", "noise": noise, "kinds": kinds, "runs": runs}

@@ -82,12 +82,13 @@ class Step:
     def _with_shared(self, index: int, own: Gradient) -> Gradient:
         shared = self.engine.shared
         complete: Gradient = []
-        for parameter, gradient in zip(self.engine.trainable[index], own):
+        engine = self.engine
+        for parameter, leaf, gradient in zip(engine.trainable[index], engine.graph_leaves[index], own):
             first = shared.get(id(parameter))
             if first is None:
                 complete.append(gradient)
             elif first == index:
-                complete.append(self.engine.carried.pop(id(parameter), None))
+                complete.append(engine.carried.pop(id(leaf), None))
         return complete
 
 

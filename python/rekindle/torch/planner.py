@@ -16,7 +16,7 @@ from .errors import OtherModel, PlanLength
 from .measuring import RUNS, measure
 from .offload import Places
 from .region import Planned, Region
-from .schedules import actions_of, schedule_of, unmeasured, without_surroundings
+from .schedules import actions_of, schedule_by_rule, schedule_of, unmeasured, without_surroundings
 from .whole_step import Surroundings
 from .wiring import Call
 
@@ -69,9 +69,7 @@ class Planner:
         if self.given_plan is not None and self.given_profile is None:
             return self._as_given(names, options, region, tensors)
         if self.given_plan is None and is_rule(self.strategy) and self.budget is None:
-            profile = rekindle.Profile.from_json(unmeasured(names, options))
-            plan = rekindle.plan(profile, solver=self.strategy)
-            return Planned(schedule_of(profile.to_json(), actions_of(plan), len(names)), plan, profile)
+            return Planned(*schedule_by_rule(self.strategy, names, options))
         known: Dict[str, Any] = {}
         if self.given_profile is None:
             measured, known = measure(
@@ -138,18 +136,11 @@ class Planner:
         plan = self.given_plan
         assert plan is not None
         actions = actions_of(plan)
-        used = {action.split()[2] for action in actions if action.startswith(("offload ", "compress ", "fetch "))}
-        if used:
-            bytes_each = sum(trees.tensor_bytes(tensor) for tensor in tensors)
-            blank = json.loads(unmeasured(names, options))
-            blank["input_bytes"] = bytes_each
-            for stage in blank["stages"]:
-                stage.update(output_bytes=bytes_each, tape_bytes=bytes_each)
-            self.places.open(blank, tensors[0])
-            profile = json.dumps(blank)
-        else:
-            profile = unmeasured(names, options)
-        return Planned(schedule_of(profile, actions, len(names)), plan, None, self.places)
+        size = sum(trees.tensor_bytes(tensor) for tensor in tensors)
+        profile = unmeasured(names, options, size)
+        if any(action.startswith(("offload ", "compress ")) for action in actions):
+            self.places.open(profile, tensors[0])
+        return Planned(schedule_of(json.dumps(profile), actions, len(names)), plan, None, self.places)
 
     def _check_profile(self, profile: Dict[str, Any], names: Sequence[str], tensors: List[torch.Tensor]) -> None:
         found = [stage["name"] for stage in profile["stages"]]

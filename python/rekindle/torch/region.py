@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -18,12 +19,20 @@ from .report import Report
 from .stage import Stage
 from .wiring import FIRST, VALUE, WIRINGS, Call
 
-try:
-    _without_compiler = torch.compiler.disable
-except AttributeError:
+def _forward(region: "Region", args: tuple, kwargs: Dict[str, Any]) -> Any:
+    return region.run(args, kwargs)
 
-    def _without_compiler(function: Any) -> Any:
-        return function
+
+def _outside_compiler() -> Any:
+    """Runs a region where `torch.compile` does not look: its plan is no graph. Importing the compiler takes seconds, so that
+    is left to those who compile."""
+    global _forward_outside
+    if _forward_outside is None:
+        _forward_outside = torch.compiler.disable(_forward)
+    return _forward_outside
+
+
+_forward_outside: Any = None
 
 
 class Planned:
@@ -66,8 +75,13 @@ class Region(nn.Module):
         self.__dict__["planned"] = {}
         self.__dict__["watch"] = None
 
-    @_without_compiler
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" in sys.modules:
+            return _outside_compiler()(self, args, kwargs)
+        return self.run(args, kwargs)
+
+    def run(self, args: tuple, kwargs: Dict[str, Any]) -> Any:
+        """Runs the blocks: under a plan, or as they are where nothing needs a gradient."""
         call, value = Call.take_apart(self.wiring, args, kwargs)
         if not torch.is_grad_enabled():
             return self._plain(call, value)

@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
+import rekindle
 from rekindle import _core
 
 from .errors import PlanLength
 
 
-def unmeasured(names: Sequence[str], options: Sequence[str] = (), places: Sequence[str] = ()) -> str:
-    """A profile of which only the structure is known, as JSON: enough to judge whether a plan can be run."""
-    of_option = [{"name": option, "tape_bytes": 0, "forward_ns": 0, "backward_ns": 0} for option in options]
+def unmeasured(names: Sequence[str], options: Sequence[str] = (), size: int = 0) -> Dict[str, Any]:
+    """A profile of which only the structure is known, and the size of boundaries: enough to judge whether a plan can run."""
+    of_option = [{"name": option, "tape_bytes": size, "forward_ns": 0, "backward_ns": 0} for option in options]
     stages = [
-        {"name": name, "output_bytes": 0, "tape_bytes": 0, "forward_ns": 0, "backward_ns": 0, "options": of_option}
+        {"name": name, "output_bytes": size, "tape_bytes": size, "forward_ns": 0, "backward_ns": 0, "options": of_option}
         for name in names
     ]
-    most = 2**62 // max(len(names), 1)
-    tiers = [
-        {"name": place, "capacity_bytes": most, "write_bytes_per_second": 1, "read_bytes_per_second": 1}
-        for place in places
-    ]
-    profile: Dict[str, Any] = {
+    return {
         "format": "rekindle.profile/1",
         "model": "unmeasured",
         "device": "unmeasured",
-        "input_bytes": 0,
+        "input_bytes": size,
         "stages": stages,
     }
-    if tiers:
-        profile["tiers"] = tiers
-    return json.dumps(profile)
+
+
+def schedule_by_rule(rule: str, names: Sequence[str], options: Sequence[str] = ()) -> Tuple[Any, Any]:
+    """The schedule of a rule, which needs no sizes, and its plan."""
+    profile = rekindle.Profile.from_json(json.dumps(unmeasured(names, options)))
+    plan = rekindle.plan(profile, solver=rule)
+    return schedule_of(profile.to_json(), actions_of(plan), len(names)), plan
 
 
 def schedule_of(profile: str, actions: List[str], stages: int) -> Any:

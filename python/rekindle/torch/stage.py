@@ -15,7 +15,7 @@ Way = Callable[..., Any]
 class Stage:
     """A block, as a region runs it. Numbered from 1, as in plans."""
 
-    __slots__ = ("number", "name", "block", "buffers", "ways", "taped", "untaped", "_homes", "looked_for_captures")
+    __slots__ = ("number", "name", "block", "buffers", "ways", "taped", "untaped", "homes", "looked_for_captures")
 
     def __init__(self, number: int, name: str, block: nn.Module):
         self.number, self.name, self.block = number, name, block
@@ -27,12 +27,12 @@ class Stage:
         # How it runs when nobody keeps its tape; the block itself unless an option has a faster way.
         self.untaped: Way = block
         # Dictionaries rather than parameters: one that is replaced is seen at the next step.
-        self._homes = [module._parameters for module in block.modules() if module._parameters]
+        self.homes = [module._parameters for module in block.modules() if module._parameters]
         self.looked_for_captures = False
 
     def parameters(self) -> List[nn.Parameter]:
         """All of them, each once."""
-        found = [parameter for home in self._homes for parameter in home.values() if parameter is not None]
+        found = [parameter for home in self.homes for parameter in home.values() if parameter is not None]
         if len({id(parameter) for parameter in found}) == len(found):
             return found
         return list({id(parameter): parameter for parameter in found}.values())
