@@ -79,6 +79,8 @@ def test_settings_change_what_they_say():
         ("gpt2", {"length": 2048}, "a length of 2048 is asked for, but `gpt2` has 1024 positions"),
         ("gpt2", {"pipeline": 13}, "a pipeline of 13 ranks is asked for, but there are 12 layers"),
         ("gpt2", {"batch": 2**64 - 1}, "more than 2\\^64"),
+        ("gpt2", {"layers": 2**63}, "the number of layers is 9223372036854775808, expected at most 10000"),
+        ("gpt2", {"width": 2**63, "heads": 2}, "more than 2\\^64"),
         ("resnet-50", {"layers": 3}, "has no layers, width or heads to change"),
         ("resnet-50", {"keeping": "nodes"}, "is counted on one rank"),
     ],

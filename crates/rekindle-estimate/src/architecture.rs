@@ -23,6 +23,16 @@ pub enum EstimateError {
         /// Which number.
         what: &'static str,
     },
+    /// A number is larger than can be counted with.
+    #[error("{what} is {found}, expected at most {most}")]
+    TooMany {
+        /// Which number.
+        what: &'static str,
+        /// How large it is.
+        found: u64,
+        /// How large it may be.
+        most: u64,
+    },
     /// One number does not divide another.
     #[error("{what} of {found} cannot be divided by {by_what} of {by}")]
     Indivisible {

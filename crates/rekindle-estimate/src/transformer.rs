@@ -36,6 +36,9 @@ pub struct Transformer {
     pub other: u64,
 }
 
+/// Every layer is a stage or five: more of them would take longer to count than anybody waits.
+const MOST_LAYERS: u64 = 10_000;
+
 impl Transformer {
     fn key_value_width(&self) -> u64 {
         self.width.checked_div(self.heads).unwrap_or(0).saturating_mul(self.key_value_heads)
@@ -45,19 +48,23 @@ impl Transformer {
         let (h, f, kv) = (self.width, self.hidden, self.key_value_width());
         let bias = u64::from(!self.gated);
         let norm = h.saturating_mul(1 + bias);
-        let attention = h.saturating_mul(2 * h + 2 * kv).saturating_add(bias * (2 * h + 2 * kv));
+        let read = h.saturating_add(kv).saturating_mul(2);
+        let attention = h.saturating_mul(read).saturating_add(bias.saturating_mul(read));
         let up = if self.gated { 2 } else { 1 };
-        let perceptron = h.saturating_mul(f).saturating_mul(up + 1).saturating_add(bias * (f + h));
-        let layer = attention.saturating_add(perceptron).saturating_add(2 * norm);
+        let perceptron = h
+            .saturating_mul(f)
+            .saturating_mul(up + 1)
+            .saturating_add(bias.saturating_mul(f.saturating_add(h)));
+        let layer = attention.saturating_add(perceptron).saturating_add(norm.saturating_mul(2));
         let words = match self.patch {
             0 => self.vocabulary.saturating_mul(h),
             // A convolution of three colours, and a token for the class.
-            patch => (3 * patch * patch + 1).saturating_mul(h).saturating_add(h),
+            patch => patch.saturating_mul(patch).saturating_mul(3).saturating_add(2).saturating_mul(h),
         };
         let head = match (self.tied, self.patch) {
             (true, _) => 0,
             (false, 0) => self.vocabulary.saturating_mul(h),
-            (false, _) => self.vocabulary.saturating_mul(h + 1),
+            (false, _) => self.vocabulary.saturating_mul(h.saturating_add(1)),
         };
         [words, self.positions.saturating_mul(h), self.layers.saturating_mul(layer), norm, head, self.other]
             .into_iter()
@@ -84,6 +91,10 @@ impl Transformer {
         if let Some((what, _)) = numbers.into_iter().find(|(_, number)| *number == 0) {
             return Err(EstimateError::Zero { what });
         }
+        if self.layers > MOST_LAYERS {
+            let (what, found, most) = ("the number of layers", self.layers, MOST_LAYERS);
+            return Err(EstimateError::TooMany { what, found, most });
+        }
         let divides = [
             ("the width", self.width, "the number of heads", self.heads),
             ("the number of heads", self.heads, "the number of key and value heads", self.key_value_heads),
@@ -102,12 +113,12 @@ impl Transformer {
         let whole = if setting.sequence_parallel { split } else { 1 };
         let tokens = setting.batch.saturating_mul(self.tokens(setting));
         let size = |width: u64, ranks: u64, each: u64| {
-            (u128::from(tokens) * u128::from(width) * u128::from(each) / u128::from(ranks))
-                .min(u64::MAX.into()) as u64
+            let all = (u128::from(tokens) * u128::from(width)).saturating_mul(u128::from(each));
+            (all / u128::from(ranks)).min(u64::MAX.into()) as u64
         };
         let p = setting.element();
         let (h, f, kv) = (self.width, self.hidden, self.key_value_width());
-        let up = if self.gated { 2 * f } else { f };
+        let up = if self.gated { f.saturating_mul(2) } else { f };
         let nodes = setting.keeping == Keeping::Nodes;
         let (residual, normed) = (size(h, whole, p), size(h, whole, p));
         // A byte for each element.
@@ -135,10 +146,11 @@ impl Transformer {
             unread,
             workspace,
         };
-        let attention = (flops(h, 2 * self.tokens(setting)), 0);
+        let attention = (flops(h, self.tokens(setting).saturating_mul(2)), 0);
+        let read = h.saturating_add(kv.saturating_mul(2));
         let of_scores = if linear { 0 } else { pairs(p) };
         [
-            part("qkv", normed, size(h + 2 * kv, split, p), residual, product(h, h + 2 * kv), residual),
+            part("qkv", normed, size(read, split, p), residual, product(h, read), residual),
             part("attention", scores, attended, residual, attention, of_scores),
             part("projection", mask, residual, 0, product(h, h), residual),
             part("up", normed, size(up, split, p), residual, product(h, up), residual),

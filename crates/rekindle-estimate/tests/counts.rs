@@ -179,3 +179,43 @@ fn precisions_read_back_and_others_are_named() {
     let error = "fp16".parse::<Precision>().unwrap_err();
     assert_eq!(error.to_string(), "`fp16` is no precision, expected f32, bf16 or f16");
 }
+
+#[test]
+fn numbers_near_the_limit_are_counted_or_refused() {
+    let huge = [u64::MAX, u64::MAX - 1, 1 << 63, 1 << 33];
+    for (name, model) in presets() {
+        let asked = Asked::preset(name).unwrap();
+        let changes = huge.into_iter().flat_map(|n| {
+            let n = Some(n);
+            [
+                Changes { layers: n, ..Changes::default() },
+                Changes { width: n, ..Changes::default() },
+                Changes { width: n, heads: Some(2), ..Changes::default() },
+                Changes { heads: n, width: n, ..Changes::default() },
+                Changes { key_value_heads: n, ..Changes::default() },
+                Changes { hidden: n, ..Changes::default() },
+                Changes { vocabulary: n, ..Changes::default() },
+            ]
+        });
+        for changes in changes {
+            let Ok(changed) = asked.clone().with(&changes) else { continue };
+            assert!(changed.state().total() >= asked.state().total() || changed.architecture.layers() == 0);
+            let _ = (changed.check(), changed.architecture.blocks(&changed.setting));
+            let _ = changed.architecture.parts(&changed.setting);
+        }
+        for n in huge {
+            for setting in [
+                Setting { batch: n, ..asked.setting },
+                Setting { length: n, ..asked.setting },
+                Setting { batch: n, length: n, ..asked.setting },
+                Setting { tensor_parallel: n, ..asked.setting },
+            ] {
+                let _ = (model.blocks(&setting), model.parts(&setting));
+            }
+        }
+    }
+    let deep =
+        Asked::preset("gpt2").unwrap().with(&Changes { layers: Some(10_001), ..Changes::default() }).unwrap();
+    let error = deep.rows().unwrap_err();
+    assert_eq!(error.to_string(), "the number of layers is 10001, expected at most 10000");
+}
