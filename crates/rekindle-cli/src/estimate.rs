@@ -2,20 +2,14 @@
 
 mod arguments;
 mod bars;
-mod count;
-mod fit;
-mod thumb;
 
 pub(crate) use arguments::EstimateArguments;
-use rekindle_models::estimate::{Architecture, EstimateError, Setting, State, presets};
+use rekindle_models::estimate::{Architecture, Asked, EstimateError, Fit, Row, Setting, State, presets};
 use rekindle_plan::Bytes;
 use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::report::{self, signed_percent, table};
-use arguments::Asked;
-use count::Row;
-use fit::Fit;
 
 #[derive(Serialize)]
 struct Estimate {
@@ -49,15 +43,15 @@ pub(crate) fn run(arguments: &EstimateArguments) -> Result<(), Failure> {
         return list();
     }
     let asked = arguments.asked()?;
-    let Asked { name, architecture, setting, parallel, .. } = &asked;
-    let state = State::of(architecture, setting, parallel);
+    let Asked { name, architecture, setting, .. } = &asked;
+    let state = asked.state();
     let waiting = report::spinner("counting");
-    let rows = count::rows(&asked, setting).map_err(refused);
+    let rows = asked.rows().map_err(refused);
     let shown = rows.and_then(|rows| {
         let shown = rows.into_iter().map(|row| {
             waiting.set_message(format!("counting {}", row.strategy));
             let total_bytes = [state.total(), row.activations_bytes, row.workspace_bytes].into_iter().sum();
-            let fit = arguments.fit.map(|room| fit::fit(&asked, &row.strategy, room)).transpose()?;
+            let fit = arguments.fit.map(|room| asked.fit(&row.strategy, room)).transpose()?;
             Ok(Shown { row, total_bytes, fit })
         });
         shown.collect::<Result<Vec<_>, EstimateError>>().map_err(refused)
@@ -76,7 +70,7 @@ pub(crate) fn run(arguments: &EstimateArguments) -> Result<(), Failure> {
         gradients_bytes: state.gradients,
         optimizer_bytes: state.optimizer,
         rows: shown?,
-        rules_of_thumb: thumb::rules(&asked).map_err(refused)?,
+        rules_of_thumb: asked.rules_of_thumb().map_err(refused)?,
     };
     match arguments.json {
         true => report::show_json(&estimate),

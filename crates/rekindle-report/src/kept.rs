@@ -1,4 +1,22 @@
 //! What a plan keeps, where, and what for.
+//!
+//! ```
+//! use rekindle_plan::{Bytes, Plan, Profile, Rule, StageProfile};
+//! use rekindle_report::kept;
+//!
+//! let stage = |i: usize| StageProfile {
+//!     name: format!("block.{i}"),
+//!     output_bytes: Bytes::new(1),
+//!     tape_bytes: Bytes::new(8),
+//!     ..StageProfile::default()
+//! };
+//! let profile = Profile::new("four", "none", Bytes::new(1), (0..4).map(stage).collect())?;
+//! let plan = Plan::by_rule(&profile, Rule::SquareRoot, None)?;
+//! let taped: Vec<bool> = kept::stages(&profile, &plan).iter().map(|story| story.taped_first).collect();
+//! assert_eq!(taped, [false, false, true, true]);
+//! assert_eq!(kept::stays(&profile, &plan)[0].runs_again, 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::collections::HashMap;
 
@@ -6,34 +24,38 @@ use rekindle_plan::{Action, Boundary, Bytes, Name, Plan, Profile};
 
 /// How a stage fares under a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct StageStory {
+pub struct StageStory {
     /// How often it runs forward, taped runs included.
-    pub(crate) forwards: u64,
+    pub forwards: u64,
     /// The tape is kept from the first run on.
-    pub(crate) taped_first: bool,
+    pub taped_first: bool,
     /// The option its tape is kept under; none for its own.
-    pub(crate) option: Option<Name>,
-    pub(crate) tape_bytes: Bytes,
+    pub option: Option<Name>,
+    /// What that tape takes beside the input it holds on to.
+    pub tape_bytes: Bytes,
     /// The actions that make the tape and that use it up.
-    pub(crate) taped: (usize, usize),
+    pub taped: (usize, usize),
 }
 
 /// A boundary that stays somewhere longer than it must.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stay {
-    pub(crate) boundary: Boundary,
+pub struct Stay {
+    /// The boundary.
+    pub boundary: Boundary,
     /// A tier or codec; none for the device.
-    pub(crate) place: Option<Name>,
-    pub(crate) bytes: Bytes,
-    /// The actions between which it lies there.
-    pub(crate) from: usize,
-    pub(crate) to: usize,
-    /// How many stages run again from it, one after another.
-    pub(crate) runs_again: usize,
+    pub place: Option<Name>,
+    /// What it takes there.
+    pub bytes: Bytes,
+    /// The action with which its stay begins.
+    pub from: usize,
+    /// The action with which it ends.
+    pub to: usize,
+    /// How many stages run again from it, one after another; 0 when it only comes back to the device.
+    pub runs_again: usize,
 }
 
 /// The story of every stage of a legal plan.
-pub(crate) fn stages(profile: &Profile, plan: &Plan) -> Vec<StageStory> {
+pub fn stages(profile: &Profile, plan: &Plan) -> Vec<StageStory> {
     let mut stories = vec![StageStory::default(); profile.stages().len()];
     for (index, action) in plan.actions.iter().enumerate() {
         let at = action.stage().and_then(|stage| Some((stories.get_mut(stage.index())?, stage)));
@@ -56,7 +78,7 @@ pub(crate) fn stages(profile: &Profile, plan: &Plan) -> Vec<StageStory> {
 }
 
 /// Every stay of a boundary, in the order in which they begin.
-pub(crate) fn stays(profile: &Profile, plan: &Plan) -> Vec<Stay> {
+pub fn stays(profile: &Profile, plan: &Plan) -> Vec<Stay> {
     let runs = Runs::of(profile, plan);
     let mut open: HashMap<(Boundary, Option<&Name>), usize> = HashMap::new();
     let mut stays = Vec::new();

@@ -12,7 +12,7 @@
 //! drawn together, and the page says so.
 
 mod figures;
-mod kept;
+pub mod kept;
 mod markup;
 mod measured;
 mod page;
@@ -22,4 +22,4 @@ mod step;
 mod theme;
 
 pub use measured::{Measured, MeasuredEvent, Point, Totals};
-pub use report::{Figure, Report, ReportError};
+pub use report::{Figure, Report, ReportError, frontier_svg};

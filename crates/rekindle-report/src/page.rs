@@ -207,14 +207,14 @@ fn timeline_section(page: &mut Markup, step: &Step<'_>) {
 fn frontier_section(page: &mut Markup, report: &Report<'_>, step: &Step<'_>) {
     section(page, "frontier", "The frontier");
     let measured = report.measured.as_ref();
-    match frontier::draw(step, &report.frontier, measured, Look::Wide) {
+    match frontier::draw(step.profile, Some(step), &report.frontier, measured, Look::Wide) {
         None => {
             page.element("p", &[("class", &"note")], "The frontier was not asked for.");
         }
         Some(_) => {
             let words = "The cheapest step for every budget, and where this plan stands. A longer step buys a smaller peak.";
             let draw = |look| {
-                let drawing = frontier::draw(step, &report.frontier, measured, look);
+                let drawing = frontier::draw(step.profile, Some(step), &report.frontier, measured, look);
                 drawing.unwrap_or(Drawing { svg: String::new(), thinned: false })
             };
             figure(page, draw, words);

@@ -77,6 +77,32 @@ impl fmt::Display for Figure {
     }
 }
 
+/// The cheapest time for every budget as an SVG of its own, without a plan; `None` when there are no points.
+///
+/// ```
+/// use rekindle_plan::{Bytes, Nanos, Profile, Request, StageProfile, solvers::optimal};
+/// use rekindle_report::{Point, frontier_svg};
+///
+/// let block = |i: usize| StageProfile {
+///     name: format!("block.{i}"),
+///     output_bytes: Bytes::mebibytes(1),
+///     tape_bytes: Bytes::mebibytes(8),
+///     forward_ns: Nanos::new(1_000_000),
+///     backward_ns: Nanos::new(2_000_000),
+///     ..StageProfile::default()
+/// };
+/// let profile = Profile::new("four", "none", Bytes::mebibytes(1), (0..4).map(block).collect())?;
+/// let frontier = optimal::frontier(&profile, &Request::default())?;
+/// let points: Vec<Point> = frontier.points().iter().map(Into::into).collect();
+/// let svg = frontier_svg(&profile, &points).unwrap();
+/// assert!(svg.starts_with("<svg") && !svg.contains("this plan"));
+/// assert_eq!(frontier_svg(&profile, &[]), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn frontier_svg(profile: &Profile, points: &[Point]) -> Option<String> {
+    frontier::draw(profile, None, points, None, Look::Paper).map(|drawing| drawing.svg)
+}
+
 /// Why there is no report.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
@@ -143,7 +169,9 @@ impl<'a> Report<'a> {
             Figure::Memory => memory::draw(&step, self.measured.as_ref(), Look::Paper),
             Figure::Timeline => timeline::draw(&step, Look::Paper),
             Figure::Frontier => {
-                let drawing = frontier::draw(&step, &self.frontier, self.measured.as_ref(), Look::Paper);
+                let measured = self.measured.as_ref();
+                let drawing =
+                    frontier::draw(self.profile, Some(&step), &self.frontier, measured, Look::Paper);
                 drawing.ok_or_else(|| nothing("the points of the frontier"))?
             }
             Figure::Totals => {

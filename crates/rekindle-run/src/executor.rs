@@ -243,6 +243,56 @@ impl<E: Engine> Executor<E> {
         })
     }
 
+    /// Runs the backward half as far as the next stage has gone back: the gradient of that stage's output becomes the
+    /// gradient of its input. What follows the first stage's backward runs with it. An outer graph that has a node for
+    /// each stage can so take every parameter's gradient as soon as it is there.
+    ///
+    /// ```
+    /// use rekindle_plan::{Bytes, Profile, Rule, Schedule, StageProfile};
+    /// use rekindle_run::{Executor, Stores, counted::CountedEngine};
+    ///
+    /// let stages = ["a", "b", "c"].map(|name| StageProfile { name: name.into(), ..StageProfile::default() });
+    /// let profile = Profile::new("three", "none", Bytes::new(10), stages.to_vec())?;
+    /// let (schedule, _) = Schedule::judge(&profile, &Rule::Full.actions(3)?)?;
+    /// let mut engine = CountedEngine::new(profile);
+    /// let mut executor = Executor::new(schedule, Stores::new());
+    /// let input = engine.input();
+    /// executor.forward(&mut engine, input)?;
+    /// let mut gradient = engine.output_gradient();
+    /// for _ in 0..3 {
+    ///     gradient = executor.backward_next(&mut engine, gradient)?;
+    /// }
+    /// assert_eq!(executor.kept().count(), 0);
+    /// assert!(executor.backward_next(&mut engine, gradient).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When the forward half has not run, everything has gone back already, or the engine or a store fails; the
+    /// executor is then of no further use.
+    pub fn backward_next(
+        &mut self,
+        engine: &mut E,
+        gradient: E::Gradient,
+    ) -> Result<E::Gradient, RunError<E::Error>> {
+        let schedule = self.schedule.clone();
+        let Some(rest) = schedule.actions().get(self.next..).filter(|rest| !rest.is_empty()) else {
+            return Err(self.out_of_turn("backward"));
+        };
+        if self.next < schedule.forward_half().len() {
+            return Err(self.out_of_turn("backward"));
+        }
+        let mut gradient = Some(gradient);
+        for action in rest {
+            self.step(engine, action, &mut gradient)?;
+            if matches!(action, Action::Backward { stage } if stage.index() > 0) {
+                break;
+            }
+        }
+        self.note_transfers();
+        gradient.ok_or_else(|| missing(&rest[0], "the gradient of a stage's input".to_owned()))
+    }
+
     fn out_of_turn(&self, half: &'static str) -> RunError<E::Error> {
         RunError::OutOfTurn {
             half,

@@ -1,9 +1,8 @@
 //! What can be asked of an estimate.
 
 use clap::{Args, ValueEnum};
-use rekindle::training::Precision;
 use rekindle_models::estimate::{
-    Architecture, AttentionKind, Keeping, Parallel, Setting, Transformer, preset, presets,
+    Asked, AttentionKind, Changes, EstimateError, Keeping, Parallel, Precision, Setting, presets,
 };
 use rekindle_plan::Bytes;
 
@@ -100,51 +99,24 @@ pub(crate) enum KeepingArgument {
     Nodes,
 }
 
-/// What was asked, put together.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    pub(crate) name: String,
-    pub(crate) architecture: Architecture,
-    pub(crate) setting: Setting,
-    pub(crate) parallel: Parallel,
-    pub(crate) every: Option<u64>,
-}
-
-impl Asked {
-    pub(crate) fn attention(&self) -> &'static str {
-        match (self.setting.attention, self.setting.keeping) {
-            (AttentionKind::Stored, Keeping::Framework) => "attention that keeps every pair of positions",
-            _ => "attention in linear memory",
-        }
-    }
-
-    pub(crate) fn keeping(&self) -> &'static str {
-        match self.setting.keeping {
-            Keeping::Framework => "tapes of an ordinary framework",
-            Keeping::Nodes => "tapes of rekindle's nodes",
-        }
-    }
-}
-
 impl EstimateArguments {
+    /// What was asked, put together.
     pub(crate) fn asked(&self) -> Result<Asked, Failure> {
-        let architecture = preset(&self.model).ok_or_else(|| self.unknown())?;
-        let architecture = self.changed(architecture)?;
-        if let (Architecture::ResNet(_), true) = (
-            &architecture,
-            self.tensor_parallel > 1 || self.pipeline > 1 || self.keeping == KeepingArgument::Nodes,
-        ) {
-            return Err(Failure::request(
-                anyhow::anyhow!("`{}` is counted on one rank and as a framework runs it only", self.model),
-                "leave --tensor-parallel, --pipeline and --keeping out",
-            ));
-        }
-        let usual = Setting::of(&architecture);
+        let usual = Asked::preset(&self.model).ok_or_else(|| self.unknown())?;
+        let changes = Changes {
+            layers: self.layers,
+            width: self.width,
+            heads: self.heads,
+            key_value_heads: self.key_value_heads,
+            hidden: self.hidden,
+            vocabulary: self.vocabulary,
+        };
+        let usual = usual.with(&changes).map_err(refused)?;
         let setting = Setting {
             batch: self.batch,
-            length: self.length.unwrap_or(usual.length),
+            length: self.length.unwrap_or(usual.setting.length),
             precision: self.precision,
-            dropout: usual.dropout && !self.no_dropout,
+            dropout: usual.setting.dropout && !self.no_dropout,
             attention: match self.attention {
                 AttentionArgument::Stored => AttentionKind::Stored,
                 AttentionArgument::Linear => AttentionKind::Linear,
@@ -157,60 +129,9 @@ impl EstimateArguments {
             sequence_parallel: self.sequence_parallel,
         };
         let parallel = Parallel { zero: self.zero, data: self.data_parallel, pipeline: self.pipeline };
-        if parallel.pipeline > architecture.layers().max(1) {
-            return Err(Failure::request(
-                anyhow::anyhow!(
-                    "--pipeline {} is given, but there are {} layers",
-                    parallel.pipeline,
-                    architecture.layers()
-                ),
-                "give --pipeline no more ranks than there are layers",
-            ));
-        }
-        let positions = match &architecture {
-            Architecture::Transformer(model) if model.patch == 0 => model.positions,
-            _ => 0,
-        };
-        if positions > 0 && setting.length > positions {
-            return Err(Failure::request(
-                anyhow::anyhow!(
-                    "--length {} is given, but `{}` has {positions} positions",
-                    setting.length,
-                    self.model
-                ),
-                format!(
-                    "give --length {positions} or less, or a model with rotary positions such as llama-7b"
-                ),
-            ));
-        }
-        Ok(Asked { name: self.model.clone(), architecture, setting, parallel, every: self.every })
-    }
-
-    /// The model with the numbers that were given.
-    fn changed(&self, architecture: Architecture) -> Result<Architecture, Failure> {
-        let given = [self.layers, self.width, self.heads, self.key_value_heads, self.hidden, self.vocabulary];
-        match architecture {
-            Architecture::Transformer(model) => {
-                let width = self.width.unwrap_or(model.width);
-                let heads = self.heads.unwrap_or(model.heads);
-                let own_heads = if self.heads.is_some() { heads } else { model.key_value_heads };
-                let own_hidden = if self.width.is_some() { width.saturating_mul(4) } else { model.hidden };
-                Ok(Architecture::Transformer(Transformer {
-                    layers: self.layers.unwrap_or(model.layers),
-                    width,
-                    heads,
-                    key_value_heads: self.key_value_heads.unwrap_or(own_heads),
-                    hidden: self.hidden.unwrap_or(own_hidden),
-                    vocabulary: self.vocabulary.unwrap_or(model.vocabulary),
-                    ..model
-                }))
-            }
-            other if given.iter().all(Option::is_none) => Ok(other),
-            _ => Err(Failure::request(
-                anyhow::anyhow!("`{}` has no layers, width or heads to change", self.model),
-                "leave them out, or begin with a transformer such as gpt2",
-            )),
-        }
+        let asked = Asked { setting, parallel, every: self.every, ..usual };
+        asked.check().map_err(refused)?;
+        Ok(asked)
     }
 
     fn unknown(&self) -> Failure {
@@ -220,5 +141,26 @@ impl EstimateArguments {
             None => format!("expected one of {}", names.join(", ")),
         };
         Failure::request(anyhow::anyhow!("there is no model named `{}`", self.model), hint)
+    }
+}
+
+/// What is asked for and cannot be counted, by the flags that ask for it.
+fn refused(error: EstimateError) -> Failure {
+    match error {
+        EstimateError::NothingToChange { .. } => {
+            Failure::request(error, "leave them out, or begin with a transformer such as gpt2")
+        }
+        EstimateError::OneRankOnly { .. } => {
+            Failure::request(error, "leave --tensor-parallel, --pipeline and --keeping out")
+        }
+        EstimateError::MoreRanksThanLayers { pipeline, layers } => Failure::request(
+            anyhow::anyhow!("--pipeline {pipeline} is given, but there are {layers} layers"),
+            "give --pipeline no more ranks than there are layers",
+        ),
+        EstimateError::MoreTokensThanPositions { model, length, positions } => Failure::request(
+            anyhow::anyhow!("--length {length} is given, but `{model}` has {positions} positions"),
+            format!("give --length {positions} or less, or a model with rotary positions such as llama-7b"),
+        ),
+        other => super::refused(other),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, Profile};
 
 use super::{Anchor, Canvas, Drawing, Frame, Look, Swatch, legend_height};
 use crate::markup::Px;
@@ -17,9 +17,10 @@ const FAR_BUDGETS: f64 = 8.0;
 /// So are times.
 const FAR_TIMES: f64 = 2.0;
 
-/// `None` when there are no points.
+/// `None` when there are no points. Without a step it is the curve alone.
 pub(crate) fn draw(
-    step: &Step<'_>,
+    profile: &Profile,
+    step: Option<&Step<'_>>,
     points: &[Point],
     measured: Option<&Measured>,
     look: Look,
@@ -27,17 +28,18 @@ pub(crate) fn draw(
     let mut points = points.to_vec();
     points.sort_by_key(|point| (point.budget_bytes, point.step_ns));
     let (first, last) = (points.first()?, points.last()?);
-    let own = (step.simulation.peak_bytes.get() as f64, step.simulation.step_ns.get() as f64);
+    let own =
+        step.map(|step| (step.simulation.peak_bytes.get() as f64, step.simulation.step_ns.get() as f64));
     let seen = measured.map(|measured| (measured.peak_bytes.get() as f64, measured.step_ns.get() as f64));
     // A budget beyond the last point buys nothing more: it need not be on the axis.
-    let budget = step.plan.budget_bytes.map(|bytes| bytes.get() as f64);
+    let budget = step.and_then(|step| step.plan.budget_bytes).map(|bytes| bytes.get() as f64);
     let budget = budget.filter(|budget| *budget <= last.budget_bytes.get() as f64 * 1.2);
 
-    let sizes = || [own.0].into_iter().chain(seen.map(|seen| seen.0)).chain(budget);
+    let sizes = || own.into_iter().chain(seen).map(|at| at.0).chain(budget);
     let least = sizes().fold(first.budget_bytes.get() as f64, f64::min);
     let most = sizes().fold(last.budget_bytes.get() as f64, f64::max);
     let times = points.iter().map(|point| point.step_ns.get() as f64);
-    let times: Vec<f64> = times.chain([own.1]).chain(seen.map(|seen| seen.1)).collect();
+    let times: Vec<f64> = times.chain(own.into_iter().chain(seen).map(|at| at.1)).collect();
     let fastest = times.iter().copied().fold(f64::INFINITY, f64::min);
     let slowest = times.iter().copied().fold(0.0, f64::max);
 
@@ -85,20 +87,23 @@ pub(crate) fn draw(
             "mark point",
             (x, y),
             "2.5",
-            &tell(step, point.budget_bytes, point.step_ns.get(), "budget"),
+            &tell(profile, point.budget_bytes, point.step_ns.get(), "budget"),
         );
     }
     if let (Some((x, y)), Some(measured)) = (seen, measured) {
         let at = (across.at(x), up.at(y));
-        let words = tell(step, measured.peak_bytes, measured.step_ns.get(), "measured peak");
+        let words = tell(profile, measured.peak_bytes, measured.step_ns.get(), "measured peak");
         spot(&mut canvas, "mark seen", at, "5", &words);
         name(&mut canvas, &frame, at, "measured", -10.0);
     }
-    let at = (across.at(own.0), up.at(own.1));
-    let words = tell(step, step.simulation.peak_bytes, step.simulation.step_ns.get(), "this plan’s peak");
-    spot(&mut canvas, "mark chosen", at, "5.5", &words);
-    let crowded = seen.is_some_and(|seen| up.at(seen.1) < at.1);
-    name(&mut canvas, &frame, at, "this plan", if crowded { 18.0 } else { -10.0 });
+    if let (Some((x, y)), Some(step)) = (own, step) {
+        let at = (across.at(x), up.at(y));
+        let taken = &step.simulation;
+        let words = tell(profile, taken.peak_bytes, taken.step_ns.get(), "this plan’s peak");
+        spot(&mut canvas, "mark chosen", at, "5.5", &words);
+        let crowded = seen.is_some_and(|seen| up.at(seen.1) < at.1);
+        name(&mut canvas, &frame, at, "this plan", if crowded { 18.0 } else { -10.0 });
+    }
     Some(canvas.finish(drawn < points.len() || dots < points.len()))
 }
 
@@ -138,8 +143,8 @@ fn name(canvas: &mut Canvas, frame: &Frame, at: (f64, f64), words: &'static str,
     canvas.label("words strong", anchor, (at.0 + aside, y), words);
 }
 
-fn tell(step: &Step<'_>, bytes: Bytes, nanos: u64, what: &str) -> String {
-    let base = step.profile.lower_bound().get() as f64;
+fn tell(profile: &Profile, bytes: Bytes, nanos: u64, what: &str) -> String {
+    let base = profile.lower_bound().get() as f64;
     let over = match base > 0.0 {
         true => format!(", {:+.1}% over everything once", (nanos as f64 / base - 1.0) * 100.0),
         false => String::new(),
@@ -150,14 +155,16 @@ fn tell(step: &Step<'_>, bytes: Bytes, nanos: u64, what: &str) -> String {
     )
 }
 
-fn summary(step: &Step<'_>, first: &Point, last: &Point) -> String {
+fn summary(step: Option<&Step<'_>>, first: &Point, last: &Point) -> String {
+    let plan = step.map(|step| {
+        format!(" This plan takes {} in {}.", step.simulation.step_ns, step.simulation.peak_bytes)
+    });
     format!(
-        "The cheapest step for every budget, from {} in {} to {} in {}. This plan takes {} in {}.",
+        "The cheapest step for every budget, from {} in {} to {} in {}.{}",
         first.step_ns,
         first.budget_bytes,
         last.step_ns,
         last.budget_bytes,
-        step.simulation.step_ns,
-        step.simulation.peak_bytes,
+        plan.unwrap_or_default(),
     )
 }

@@ -1,0 +1,155 @@
+//! What each strategy takes: plans of a counted profile, judged like any other.
+
+use std::time::Duration;
+
+use rekindle_plan::solvers::optimal;
+use rekindle_plan::{Action, Bytes, Plan, Policy, Profile, Request, Rule};
+use serde::Serialize;
+
+use crate::{Architecture, Asked, EstimateError, Setting, Transformer};
+
+/// A strategy and what it takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// Its name: `none`, `selective`, `full`, `every-K`, `optimal-N%`, `optimal-full`, `optimal-smallest`.
+    pub strategy: String,
+    /// What is kept between forward and backward.
+    pub activations_bytes: Bytes,
+    /// What comes to that at the worst moment.
+    pub workspace_bytes: Bytes,
+    /// Work beyond that of a step that keeps everything, as a part of it.
+    pub overhead: f64,
+}
+
+/// A step in stages, coarse and fine.
+struct Step {
+    blocks: Profile,
+    parts: Option<Profile>,
+    /// Parts of batches whose activations a rank holds at once.
+    under_way: u64,
+}
+
+impl Step {
+    fn new(asked: &Asked, setting: &Setting) -> Result<Self, EstimateError> {
+        let under_way = asked.parallel.pipeline;
+        // The rank that has most layers; one that has the first layers waits longest for their gradients.
+        let architecture = match &asked.architecture {
+            Architecture::Transformer(model) => {
+                let layers = model.layers.div_ceil(under_way.max(1));
+                Architecture::Transformer(Transformer { layers, ..model.clone() })
+            }
+            other => other.clone(),
+        };
+        Ok(Self { blocks: architecture.blocks(setting)?, parts: architecture.parts(setting)?, under_way })
+    }
+
+    fn finest(&self) -> &Profile {
+        self.parts.as_ref().unwrap_or(&self.blocks)
+    }
+
+    fn row(&self, strategy: &str, profile: &Profile, plan: Plan) -> Option<Row> {
+        let (schedule, simulation) = plan.judge(profile).ok()?;
+        let turn = schedule.forward_half().len().checked_sub(1)?;
+        let counted = simulation.moments.get(turn)?.after;
+        let kept = counted.saturating_sub(counted_twice(profile, schedule.forward_half()));
+        Some(Row {
+            strategy: strategy.to_owned(),
+            activations_bytes: Bytes::new(kept.get().saturating_mul(self.under_way)),
+            workspace_bytes: simulation.peak_bytes.saturating_sub(counted),
+            overhead: simulation.step_ns.ratio(self.blocks.lower_bound()) - 1.0,
+        })
+    }
+
+    /// What a strategy takes; `None` where the model has no such thing, or no plan.
+    fn count(&self, strategy: &str) -> Option<Row> {
+        let by_rule = |rule: Rule| {
+            let plan = Plan::by_rule(&self.blocks, rule, None).ok()?;
+            self.row(strategy, &self.blocks, plan)
+        };
+        let within = |budget: Bytes| {
+            let request = Request { time_limit: Duration::from_secs(20), ..Request::new(budget) };
+            self.row(strategy, self.finest(), optimal::solve(self.finest(), &request).ok()?)
+        };
+        match strategy {
+            "none" => by_rule(Rule::StoreAll),
+            "full" => by_rule(Rule::EVERY_ONE),
+            "selective" => {
+                let parts = self.parts.as_ref()?;
+                self.row(strategy, parts, Policy::named("selective").ok()?.plan(parts).ok()?)
+            }
+            "optimal-full" => {
+                let full = Plan::by_rule(&self.blocks, Rule::EVERY_ONE, None).ok()?;
+                within(full.predicted.peak_bytes)
+            }
+            "optimal-smallest" => within(optimal::smallest_budget(self.finest()).ok()?),
+            other => match other.strip_prefix("optimal-").and_then(|part| part.strip_suffix('%')) {
+                Some(percent) => {
+                    let percent: u64 = percent.parse().ok()?;
+                    let all = Plan::by_rule(&self.blocks, Rule::StoreAll, None).ok()?.predicted.peak_bytes;
+                    within(Bytes::new((u128::from(all.get()) * u128::from(percent) / 100) as u64))
+                }
+                None => by_rule(other.parse().ok()?),
+            },
+        }
+    }
+}
+
+/// What a forward pass keeps that the simulator counts twice, to be on the safe side: a residual that a stage without a tape
+/// passes on, where the tapes on both of its sides hold it.
+fn counted_twice(profile: &Profile, forward: &[Action]) -> Bytes {
+    let mut taped = vec![false; profile.stages().len() + 2];
+    for action in forward {
+        if let Action::Tape { stage, .. } = action {
+            taped[stage.number() as usize] = true;
+        }
+    }
+    let between = taped.windows(3).map(|around| around[0] && !around[1] && around[2]);
+    profile
+        .stages()
+        .iter()
+        .zip(between)
+        .filter(|(_, between)| *between)
+        .map(|(stage, _)| stage.passed_bytes)
+        .sum()
+}
+
+/// What every strategy takes.
+pub(crate) fn rows(asked: &Asked, setting: &Setting) -> Result<Vec<Row>, EstimateError> {
+    let step = Step::new(asked, setting)?;
+    let root = (step.blocks.stages().len() as f64).sqrt().round() as u64;
+    let every = format!("every-{}", asked.every.unwrap_or(root).max(1));
+    let strategies = [
+        "none",
+        "selective",
+        "full",
+        &every,
+        "optimal-50%",
+        "optimal-25%",
+        "optimal-full",
+        "optimal-smallest",
+    ];
+    Ok(strategies.iter().filter_map(|strategy| step.count(strategy)).collect())
+}
+
+/// What one strategy takes; `None` where there is no such plan.
+pub(crate) fn one(asked: &Asked, setting: &Setting, strategy: &str) -> Result<Option<Row>, EstimateError> {
+    Ok(Step::new(asked, setting)?.count(strategy))
+}
+
+/// What one strategy takes beside the state. A part of what keeping everything takes may be too little for any plan: then
+/// it is the least there is.
+pub(crate) fn bytes(
+    asked: &Asked,
+    setting: &Setting,
+    strategy: &str,
+) -> Result<Option<Bytes>, EstimateError> {
+    let step = Step::new(asked, setting)?;
+    let optimal = strategy.starts_with("optimal-");
+    // The smallest there is needs no plan to be known.
+    let row = match strategy {
+        "optimal-smallest" if step.under_way == 1 => None,
+        _ => step.count(strategy),
+    };
+    let taken = row.map(|row| [row.activations_bytes, row.workspace_bytes].into_iter().sum());
+    Ok(taken.or_else(|| optimal::smallest_budget(step.finest()).ok().filter(|_| optimal)))
+}

@@ -1,0 +1,345 @@
+"""`checkpointed` and `auto`: what people call."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import nn
+
+from . import trees
+from .buffers import Buffers
+from .discovery import find_chain
+from .errors import ChainNotFound, DeviceAbsent, NotInstalled
+from .offload import Disk, Places
+from .options import install_options
+from .planner import Planner
+from .random_state import Generators
+from .region import Planned, Region
+from .report import Report
+from .schedules import schedule_by_rule
+from .whole_step import one_step, state_to_come, surroundings
+from .wiring import Call
+
+
+def checkpointed(
+    layers: Union[nn.Module, Iterable[nn.Module]],
+    budget: Any = None,
+    *,
+    strategy: str = "optimal",
+    options: Union[None, str, Sequence[Any]] = None,
+    host: Any = None,
+    disk: Optional[Disk] = None,
+    codecs: Sequence[str] = (),
+    host_codec: Optional[str] = None,
+    plan: Any = None,
+    profile: Any = None,
+    wiring: Optional[str] = None,
+    name: str = "",
+    margin: float = 0.0,
+    runs: int = 5,
+    progress: Optional[Callable[[int, str], None]] = None,
+) -> Region:
+    """Blocks in a row as one module that keeps to a budget.
+
+    Put it where the blocks were::
+
+        model.layers = rekindle.torch.checkpointed(model.layers, budget="8GiB")
+
+    It is measured and planned when it first runs with gradients, once for each shape of its input.
+
+    Parameters
+    ----------
+    layers : nn.Sequential, nn.ModuleList or list of modules
+        The blocks. What one gives the next one takes.
+    budget : int or str
+        The most that the region's activations may take: boundaries, tapes, gradients as they come.
+    strategy : str
+        Who plans: ``"optimal"``, another solver, or a rule that needs no budget, such as ``"every-1"`` (each block by
+        itself), ``"sqrt"``, ``"store-all"``.
+    options : str or list
+        Other ways to keep a block's tape: ``"compile"`` (several parts of its activations under ``torch.compile``),
+        ``"selective"`` (PyTorch's selective contexts), or a list with these and parts such as ``0.5``.
+    host, disk : size; folder, or folder and size
+        Where boundaries may go. On CUDA, host memory is pinned and copied to beside the computation.
+    codecs, host_codec
+        Ways to make boundaries smaller that lose digits: see :class:`Places`.
+    plan, profile : Plan, Profile or path
+        Take these instead of planning, or of measuring.
+    wiring : "value", "first" or "spread"
+        What the next block takes: the whole output (``nn.Sequential``), its first element if it is a tuple (otherwise), or
+        each element as an argument of its own.
+
+    Returns
+    -------
+    Region
+        With ``plan``, ``profile`` and ``report`` once it has run; ``remove()`` gives the blocks back.
+    """
+    container = layers if isinstance(layers, nn.Module) else nn.ModuleList(layers)
+    places = Places(host, disk, codecs, host_codec)
+    planner = Planner(
+        budget,
+        strategy,
+        plan=plan,
+        profile=profile,
+        places=places,
+        margin=margin,
+        runs=runs,
+        model=name or "region",
+        progress=progress,
+    )
+    region = Region(container, planner, wiring, name)
+    install_options(region.stages, options)
+    return region
+
+
+class Installed:
+    """A model with a region in it. ``remove()`` makes it what it was.
+
+    Attributes
+    ----------
+    model : nn.Module
+        The model that was given.
+    region : Region
+        What stands in the place of its blocks.
+    path : str
+        Where.
+    """
+
+    def __init__(self, model: nn.Module, region: Region, path: str):
+        self.model, self.region, self.path = model, region, path
+        self._installed = False
+
+    def install(self) -> None:
+        parent, name = self._place()
+        if parent is None:
+            # The model itself is the row of blocks.
+            self.model.__dict__["forward"] = self.region.forward
+        else:
+            parent._modules[name] = self.region
+        self._installed = True
+
+    def remove(self) -> nn.Module:
+        """Takes the region out again. The model is given back."""
+        if not self._installed:
+            raise NotInstalled("the region was taken out of the model already")
+        parent, name = self._place()
+        if parent is None:
+            del self.model.__dict__["forward"]
+        else:
+            parent._modules[name] = self.region.container
+        self._installed = False
+        return self.model
+
+    def _place(self) -> Tuple[Optional[nn.Module], str]:
+        if not self.path:
+            return None, ""
+        *above, name = self.path.split(".")
+        parent = self.model
+        for step in above:
+            parent = parent._modules[step]
+        return parent, name
+
+    @property
+    def plan(self) -> Any:
+        """The plan. ``plan.save(path)`` keeps it; ``auto(..., plan=path, profile=...)`` takes it again."""
+        return self.region.plan
+
+    @property
+    def profile(self) -> Any:
+        """What the plan was made from."""
+        return self.region.profile
+
+    @property
+    def report(self) -> Report:
+        """What the plan does, in words."""
+        return self.region.report
+
+    def __repr__(self) -> str:
+        where = self.path or type(self.model).__name__
+        return f"{len(self.region.stages)} blocks of `{where}` under a plan\n{self.report!r}"
+
+    def _repr_html_(self) -> str:
+        return self.report._repr_html_()
+
+
+def auto(
+    model: nn.Module,
+    sample: Any,
+    budget: Any = None,
+    *,
+    loss: Optional[Callable[[Any], torch.Tensor]] = None,
+    optimizer: Optional[torch.optim.Optimizer] = None,
+    whole_step: Optional[bool] = None,
+    strategy: str = "optimal",
+    options: Union[None, str, Sequence[Any]] = None,
+    host: Any = None,
+    disk: Optional[Disk] = None,
+    codecs: Sequence[str] = (),
+    host_codec: Optional[str] = None,
+    plan: Any = None,
+    profile: Any = None,
+    margin: float = 0.0,
+    runs: int = 5,
+    progress: Optional[Callable[[int, str], None]] = None,
+) -> Installed:
+    """Finds the blocks of a model that run in a row, measures them, plans, and puts the plan in their place.
+
+    The model is run on ``sample`` a few times. Its weights, gradients, running statistics and random state are
+    afterwards what they were.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model, on the device it is trained on, in the mode it is trained in.
+    sample : tensor, tuple or dict
+        Arguments of the model, of the shapes it is trained with.
+    budget : int or str
+        On CUDA, the most that a whole step may have allocated (``torch.cuda.max_memory_allocated``). On the CPU, where
+        nobody counts that, the most that the region's activations may take.
+    loss : callable
+        Makes the loss out of the model's output. Without it, the output's ``loss``, or the output if it is a number.
+    optimizer : torch.optim.Optimizer
+        Its state belongs to the step; before its first step it is estimated.
+    whole_step : bool
+        Whether the budget is for the whole step: as said above unless given.
+
+    The others are those of :func:`checkpointed`.
+
+    Returns
+    -------
+    Installed
+        Shows what was done; ``remove()`` undoes it.
+
+    Raises
+    ------
+    ChainNotFound
+        When no blocks run in a row.
+    BudgetTooSmall
+        When no plan fits, with the smallest budget that has one.
+    """
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    if whole_step is None:
+        whole_step = device.type == "cuda" and budget is not None
+    if whole_step and device.type != "cuda":
+        raise DeviceAbsent(f"the memory in use on {device} is not known, so a whole step cannot be planned there; expected CUDA")
+
+    def run() -> Any:
+        return _call(model, sample)
+
+    generators = Generators([device])
+    state = generators.state()
+    chain = find_chain(model, run, device)
+    places = Places(host, disk, codecs, host_codec)
+    planner = Planner(
+        budget,
+        strategy,
+        plan=plan,
+        profile=profile,
+        places=places,
+        margin=margin,
+        runs=runs,
+        model=type(model).__name__,
+        progress=progress,
+    )
+    region = Region(chain.container, planner, chain.wiring, chain.path)
+    installed = Installed(model, region, chain.path)
+    try:
+        expected = _output(model, run)
+        generators.restore(state)
+        installed.install()
+        _check_same(expected, _output(model, run), chain.path)
+        del expected
+        survey = _Survey()
+        region.__dict__["planner"] = survey
+        if whole_step:
+            with Buffers(model).look():
+                for _ in range(2):
+                    watch = one_step(model, lambda: _loss(run(), loss), region, device)
+            to_come = state_to_come(optimizer, device) or 0
+            accumulates = any(parameter.grad is not None for parameter in model.parameters())
+            trained = {id(p): p for stage in region.stages for p in stage.parameters() if p.requires_grad}
+            gradients = sum(trees.tensor_bytes(parameter) for parameter in trained.values())
+            planner.surroundings = surroundings(watch, gradients, to_come, accumulates)
+        region.planned.clear()
+        survey.looks = True
+        with Buffers(model).look():
+            run()
+        if survey.found is None:
+            raise NotInstalled("the model needs no gradient, so there is nothing to plan; train some of its parameters")
+        call, tensors, spec = survey.found
+        planner.surveyed_bytes = sum(map(trees.tensor_bytes, tensors))
+        region.planned.clear()
+        install_options(region.stages, options)
+        region.__dict__["planner"] = planner
+        region._planned_for(call, tensors, spec, trees.flatten(call.extras())[0])
+    except BaseException:
+        if installed._installed:
+            installed.remove()
+        raise
+    finally:
+        generators.restore(state)
+    return installed
+
+
+class _Survey:
+    """Plans without knowing anything, and takes note of what the region is called with."""
+
+    def __init__(self) -> None:
+        self.looks = False
+        self.found: Optional[Tuple[Call, List[torch.Tensor], tuple]] = None
+
+    def plan(self, region: Region, call: Call, tensors: List[torch.Tensor], spec: tuple) -> Planned:
+        if self.looks:
+            apart = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
+            extras, shape = trees.flatten(call.extras())
+            extras = [extra.detach().requires_grad_(extra.requires_grad) for extra in extras]
+            self.found = call.with_extras(trees.unflatten(extras, shape)), apart, spec
+        return Planned(*schedule_by_rule("every-1", [stage.name for stage in region.stages]))
+
+
+def _call(model: nn.Module, sample: Any) -> Any:
+    if isinstance(sample, Mapping):
+        return model(**sample)
+    if isinstance(sample, (tuple, list)):
+        return model(*sample)
+    return model(sample)
+
+
+def _loss(output: Any, loss: Optional[Callable[[Any], torch.Tensor]]) -> torch.Tensor:
+    if loss is not None:
+        return loss(output)
+    found = getattr(output, "loss", None)
+    if found is None:
+        tensors, _ = trees.flatten(output)
+        scalars = [tensor for tensor in tensors if tensor.numel() == 1 and tensor.requires_grad]
+        if len(scalars) != 1:
+            raise ChainNotFound(
+                f"the model's output has {len(scalars)} tensors that could be the loss, expected one; give loss=, which makes "
+                "it out of the output"
+            )
+        found = scalars[0]
+    return found
+
+
+def _output(model: nn.Module, run: Callable[[], Any]) -> List[torch.Tensor]:
+    with torch.no_grad(), Buffers(model).look():
+        return [tensor.clone() for tensor in trees.flatten(run())[0]]
+
+
+def _check_same(expected: List[torch.Tensor], found: List[torch.Tensor], path: str) -> None:
+    """The model with its region must do what it did: nobody may read what lies between the blocks."""
+    same = len(expected) == len(found) and all(
+        one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for one, other in zip(expected, found)
+    )
+    if not same:
+        raise ChainNotFound(
+            f"the model gives something else when the blocks of `{path}` run as one: it reads or changes what lies between "
+            "them; give those blocks that only the next one reads to rekindle.torch.checkpointed"
+        )
+
+
+
+
+__all__ = ["Installed", "auto", "checkpointed"]

@@ -1,0 +1,126 @@
+"""Measures the stages of a region: their times, and the memory they take.
+
+On CUDA the memory is what PyTorch's allocator says is in use. On the CPU nobody knows that: tapes are what autograd saves
+(`saved_sizes`), and workspace is not known.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import torch
+
+from rekindle import _core
+
+from . import trees
+from .device_times import add_device_times
+from .engine import Boundary, Engine, Gradient
+from .random_state import Generators
+from .saved_sizes import add_saved_sizes
+from .stage import Stage, Way
+from .wiring import Call
+
+#: How often each kind of stage runs; the median counts.
+RUNS = 5
+
+
+class MeasuringEngine(Engine):
+    """An engine of which no run leaves a trace: as if everything had run before."""
+
+    def __init__(self, stages: List[Stage], call: Call, generators: Generators, device: torch.device):
+        super().__init__(stages, call, generators)
+        self.device = device
+        self.ran = [True] * len(stages)
+
+    def _again(self, index: int, stage: Stage, way: Way, value: Any) -> Any:
+        # Each time with new random numbers: they take their time, too.
+        if not stage.buffers.looked:
+            with stage.buffers.look(), self.autocast.again():
+                return self.call.run(way, value)
+        start = [(owner, owner[0][owner[1]]) for owner in stage.buffers.changing]
+        with stage.buffers.stand_in(start), self.autocast.again():
+            return self.call.run(way, value)
+
+    def stages(self) -> int:
+        return len(self.stage_list)
+
+    def kind(self, number: int, boundary: Boundary) -> int:
+        """The same for stages of the same code and sizes."""
+        stage = self.stage_list[number - 1]
+        words = [repr(type(stage.block)), repr(stage.block), str(stage.block.training), ",".join(stage.ways)]
+        words += [f"{trees.in_words(trees.describe(p))} {p.requires_grad}" for p in self.parameters[number - 1]]
+        words += [trees.in_words(trees.describe(t)) for t in boundary.tensors] + [str(list(boundary.wanted))]
+        # The last stage hands all of its output on.
+        words.append(str(number == len(self.stage_list)))
+        return int.from_bytes(hashlib.sha256("\n".join(words).encode()).digest()[:7], "little")
+
+    def options(self, number: int) -> List[str]:
+        return list(self.stage_list[number - 1].ways)
+
+    def parameter_gradient_bytes(self, number: int) -> int:
+        """What its backward leaves. A gradient that is added to one that is there is gone soon."""
+        index = number - 1
+        later = {id(p) for parameters in self.trainable[index + 1 :] for p in parameters}
+        own = [p for p in self.trainable[index] if id(p) not in later and p.grad is None]
+        return sum(trees.tensor_bytes(p) for p in own)
+
+    def some_gradient(self, boundary: Boundary) -> Gradient:
+        pairs = zip(boundary.tensors, boundary.wanted)
+        return [torch.ones_like(tensor) if wanted else None for tensor, wanted in pairs]
+
+    def forget_gradients(self) -> None:
+        self.own_gradients = [None] * len(self.stage_list)
+        self.carried.clear()
+
+    def finish(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def live_bytes(self) -> Optional[int]:
+        return torch.cuda.memory_allocated(self.device) if self.device.type == "cuda" else None
+
+    def peak_bytes(self) -> Optional[int]:
+        if self.device.type != "cuda":
+            return None
+        peak = torch.cuda.max_memory_allocated(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return peak
+
+
+def measure(
+    stages: List[Stage],
+    call: Call,
+    tensors: List[torch.Tensor],
+    spec: tuple,
+    model: str,
+    runs: int = RUNS,
+    options: bool = True,
+    progress: Optional[Callable[[int, str], None]] = None,
+) -> Tuple[Dict[str, Any], Dict[str, Any]]:
+    """The profile of a region's stages, as a dictionary, and what is known of the measurement."""
+    device = tensors[0].device
+    generators = Generators([device])
+    state = generators.state()
+    engine = MeasuringEngine(stages, call, generators, device)
+    boundary = Boundary([t.detach() for t in tensors], spec, [t.requires_grad for t in tensors])
+    try:
+        # On CUDA the times are measured in another way; sizes need three runs.
+        timed = 1 if device.type == "cuda" else runs
+        text, sized, noise, kinds = _core.measure(
+            engine, boundary, model, device_name(device), timed, options, progress
+        )
+        profile = json.loads(text)
+        if not sized:
+            add_saved_sizes(engine, boundary, profile)
+        if device.type == "cuda":
+            add_device_times(engine, boundary, profile, runs)
+    finally:
+        generators.restore(state)
+    known = {"sized": "allocator" if sized else "saved tensors", "noise": noise, "kinds": kinds, "runs": runs}
+    return profile, known
+
+
+def device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

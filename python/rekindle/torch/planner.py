@@ -1,0 +1,154 @@
+"""Finds the plan a region runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Optional, Sequence
+
+import torch
+
+import rekindle
+from rekindle.errors import ArgumentError, BudgetTooSmall
+
+from . import trees
+from .budgets import in_bytes, plan_of, profile_of
+from .errors import OtherModel, PlanLength
+from .measuring import RUNS, measure
+from .offload import Places
+from .region import Planned, Region
+from .schedules import actions_of, schedule_by_rule, schedule_of, unmeasured, without_surroundings
+from .whole_step import Surroundings
+from .wiring import Call
+
+#: What is left free of a budget for what turns out larger than it was when it was measured.
+MARGIN = 0.0
+
+RULES = ("store-all", "full", "sqrt")
+
+
+def is_rule(strategy: str) -> bool:
+    """Whether a strategy needs no sizes."""
+    return strategy in RULES or strategy.startswith("every-")
+
+
+class Planner:
+    """What was asked of a region: a budget and a solver, a rule, or a plan of one's own."""
+
+    def __init__(
+        self,
+        budget: Any = None,
+        strategy: str = "optimal",
+        *,
+        plan: Any = None,
+        profile: Any = None,
+        places: Optional[Places] = None,
+        margin: float = MARGIN,
+        runs: int = RUNS,
+        model: str = "region",
+        time_limit: float = 2.0,
+        progress: Any = None,
+    ):
+        self.budget, self.strategy = in_bytes(budget), strategy
+        self.given_plan, self.given_profile = plan_of(plan), profile_of(profile)
+        self.places = places or Places()
+        self.margin, self.runs, self.model, self.time_limit = margin, runs, model, time_limit
+        self.progress = progress
+        #: What lies around the region, when the budget is for a whole step; and the input it was measured with.
+        self.surroundings: Optional[Surroundings] = None
+        self.surveyed_bytes = 0
+        if self.given_plan is None and self.budget is None and not is_rule(strategy):
+            raise ArgumentError(
+                f"`{strategy}` needs a budget, such as budget=\"8GiB\"; rules such as strategy=\"every-1\" need none",
+                argument="budget",
+            )
+
+    def plan(self, region: Region, call: Call, tensors: List[torch.Tensor], spec: tuple) -> Planned:
+        """The plan for inputs like these."""
+        names = [stage.name for stage in region.stages]
+        options = list(region.stages[0].ways)
+        if self.given_plan is not None and self.given_profile is None:
+            return self._as_given(names, options, region, tensors)
+        if self.given_plan is None and is_rule(self.strategy) and self.budget is None:
+            return Planned(*schedule_by_rule(self.strategy, names, options))
+        known: Dict[str, Any] = {}
+        if self.given_profile is None:
+            measured, known = measure(
+                region.stages, call, tensors, spec, self.model, self.runs, bool(options), self.progress
+            )
+        else:
+            measured = json.loads(self.given_profile.to_json())
+            self._check_profile(measured, names, tensors)
+        return self._of_profile(measured, known, tensors)
+
+    def _of_profile(self, measured: Dict[str, Any], known: Dict[str, Any], tensors: List[torch.Tensor]) -> Planned:
+        stages = len(measured["stages"])
+        if self.places:
+            # What a profile of another day says of places was true of that day's disk.
+            self.places.open(measured, tensors[0])
+        around = self._around(measured, tensors)
+        whole = around.around(measured) if around else measured
+        profile = rekindle.Profile.from_json(json.dumps(whole))
+        base = around.base_bytes if around else 0
+        plan = self.given_plan or self._solve(profile, base)
+        actions = actions_of(plan)
+        if around:
+            actions = without_surroundings(actions, before=True, after=True, stages=stages)
+        known["base_bytes"] = base
+        known["whole_step"] = around is not None
+        schedule = schedule_of(json.dumps(measured), actions, stages)
+        return Planned(schedule, plan, profile, self.places, known)
+
+    def _around(self, measured: Dict[str, Any], tensors: List[torch.Tensor]) -> Optional[Surroundings]:
+        if self.surroundings is None:
+            return None
+        size = sum(trees.tensor_bytes(tensor) for tensor in tensors)
+        if size == self.surveyed_bytes:
+            return self.surroundings
+        return self.surroundings.scaled(size / max(self.surveyed_bytes, 1))
+
+    def _solve(self, profile: rekindle.Profile, base: int) -> rekindle.Plan:
+        arguments: Dict[str, Any] = {"solver": self.strategy}
+        if not is_rule(self.strategy):
+            arguments.update(margin=self.margin, time_limit=self.time_limit)
+        if self.budget is None:
+            return rekindle.plan(profile, **arguments)
+        try:
+            if self.budget <= base:
+                raise BudgetTooSmall(smallest_bytes=rekindle.smallest_budget(profile))
+            return rekindle.plan(profile, self.budget - base, **arguments)
+        except BudgetTooSmall as error:
+            if base == 0:
+                raise
+            smallest = error.smallest_bytes + base
+            raise BudgetTooSmall(
+                f"no plan takes {rekindle.format_bytes(self.budget)} ({self.budget} bytes) or less; the smallest budget is "
+                f"{rekindle.format_bytes(smallest)} ({smallest} bytes), of which {rekindle.format_bytes(base)} are there "
+                "before the step begins (parameters, the optimizer's state, the batch)",
+                hint="a smaller batch or a shorter sequence would lower it",
+                budget_bytes=self.budget,
+                smallest_bytes=smallest,
+            ) from None
+
+    def _as_given(
+        self, names: Sequence[str], options: Sequence[str], region: Region, tensors: List[torch.Tensor]
+    ) -> Planned:
+        """A plan without a profile: all that can be checked is that it can be run."""
+        plan = self.given_plan
+        assert plan is not None
+        actions = actions_of(plan)
+        size = sum(trees.tensor_bytes(tensor) for tensor in tensors)
+        profile = unmeasured(names, options, size)
+        if any(action.startswith(("offload ", "compress ")) for action in actions):
+            self.places.open(profile, tensors[0])
+        return Planned(schedule_of(json.dumps(profile), actions, len(names)), plan, None, self.places)
+
+    def _check_profile(self, profile: Dict[str, Any], names: Sequence[str], tensors: List[torch.Tensor]) -> None:
+        found = [stage["name"] for stage in profile["stages"]]
+        if len(found) != len(names):
+            raise PlanLength(len(found), len(names))
+        for number, pair in enumerate(zip(names, found), 1):
+            if pair[0] != pair[1]:
+                raise OtherModel(f"the name of stage {number}: found {pair[0]}, expected {pair[1]}")
+        size = sum(trees.tensor_bytes(tensor) for tensor in tensors)
+        if size != profile["input_bytes"]:
+            raise OtherModel(f"the input: found {size} bytes, expected {profile['input_bytes']}")

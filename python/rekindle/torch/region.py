@@ -1,0 +1,192 @@
+"""A row of blocks that runs under a plan."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import torch
+from torch import nn
+
+from rekindle import _core
+
+from . import trees
+from .engine import Engine
+from .errors import ChainNotFound, NotInstalled
+from .node import Step
+from .random_state import Generators
+from .report import Report
+from .stage import Stage
+from .wiring import FIRST, VALUE, WIRINGS, Call
+
+def _forward(region: "Region", args: tuple, kwargs: Dict[str, Any]) -> Any:
+    return region.run(args, kwargs)
+
+
+def _outside_compiler() -> Any:
+    """Runs a region where `torch.compile` does not look: its plan is no graph. Importing the compiler takes seconds, so that
+    is left to those who compile."""
+    global _forward_outside
+    if _forward_outside is None:
+        _forward_outside = torch.compiler.disable(_forward)
+    return _forward_outside
+
+
+_forward_outside: Any = None
+
+
+class Planned:
+    """What a region runs: a schedule, and where its plan came from."""
+
+    __slots__ = ("schedule", "plan", "profile", "places", "known")
+
+    def __init__(self, schedule: Any, plan: Any = None, profile: Any = None, places: Any = None, known: Any = None):
+        self.schedule, self.plan, self.profile, self.places = schedule, plan, profile, places
+        #: How the profile was measured, and what lies around the region.
+        self.known: Dict[str, Any] = known or {}
+
+
+class Region(nn.Module):
+    """Blocks in a row as one module. Stands in the place of the ``nn.Sequential`` or ``nn.ModuleList`` they were in.
+
+    Called, it runs all of them. Iterated over, it gives itself, once: a model that goes over its blocks with
+    ``for block in self.blocks: x = block(x)`` runs all of them in one turn. Its children have the names they had, so that
+    weights are loaded and saved as before.
+    """
+
+    def __init__(self, container: nn.Module, planner: Any, wiring: Optional[str] = None, name: str = ""):
+        super().__init__()
+        blocks = list(container.named_children())
+        if not blocks:
+            raise ChainNotFound("there is no block to run, expected at least one in the container")
+        if wiring is None:
+            wiring = VALUE if isinstance(container, nn.Sequential) else FIRST
+        if wiring not in WIRINGS:
+            raise ChainNotFound(f"`{wiring}` is no wiring, expected one of: {', '.join(WIRINGS)}")
+        for child, block in blocks:
+            self.add_module(child, block)
+        prefix = f"{name}." if name else ""
+        stages = [Stage(number, f"{prefix}{child}", block) for number, (child, block) in enumerate(blocks, 1)]
+        # Not as attributes of a module: they hold no parameters of their own.
+        self.__dict__["stages"] = stages
+        self.__dict__["container"] = container
+        self.__dict__["planner"] = planner
+        self.__dict__["wiring"] = wiring
+        self.__dict__["planned"] = {}
+        self.__dict__["watch"] = None
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" in sys.modules:
+            return _outside_compiler()(self, args, kwargs)
+        return self.run(args, kwargs)
+
+    def run(self, args: tuple, kwargs: Dict[str, Any]) -> Any:
+        """Runs the blocks: under a plan, or as they are where nothing needs a gradient."""
+        call, value = Call.take_apart(self.wiring, args, kwargs)
+        if not torch.is_grad_enabled():
+            return self._plain(call, value)
+        tensors, spec = trees.flatten(value)
+        extras, _ = trees.flatten(call.extras())
+        tracked = any(tensor.requires_grad for tensor in tensors) or any(tensor.requires_grad for tensor in extras)
+        if not tracked and not any(p.requires_grad for stage in self.stages for p in stage.parameters()):
+            return self._plain(call, value)
+        planned = self._planned_for(call, tensors, spec, extras)
+        engine = Engine(self.stages, call, self._generators(tensors))
+        storage = None
+        if planned.places:
+            storage, engine.parcels = planned.places.storage, planned.places.parcels()
+        executor = _core.Executor(planned.schedule, storage)
+        step = Step(engine, executor, self.watch)
+        return step.run(tensors, spec)
+
+    def _plain(self, call: Call, value: Any) -> Any:
+        output = value
+        for stage in self.stages:
+            output = call.run(stage.untaped, value)
+            value = call.hand_on(output)
+        return output
+
+    def _generators(self, tensors: List[torch.Tensor]) -> Generators:
+        devices = {tensor.device for tensor in tensors}
+        return Generators(sorted(devices, key=str))
+
+    def _planned_for(self, call: Call, tensors: List[torch.Tensor], spec: tuple, extras: List[torch.Tensor]) -> Planned:
+        key = signature(tensors, extras, self.stages)
+        planned = self.planned.get(key)
+        if planned is None:
+            planned = self.planned[key] = self.planner.plan(self, call, tensors, spec)
+        return planned
+
+    @property
+    def current(self) -> Planned:
+        """What was planned last."""
+        if not self.planned:
+            raise NotInstalled(
+                "the region has no plan yet: it is measured and planned when it first runs with gradients"
+            )
+        return next(reversed(self.planned.values()))
+
+    @property
+    def plan(self) -> Any:
+        """The plan that was made last; there is one for each shape of the input."""
+        return self.current.plan
+
+    @property
+    def profile(self) -> Any:
+        """The profile that plan was made from; ``None`` when nothing had to be measured."""
+        return self.current.profile
+
+    @property
+    def report(self) -> Report:
+        """What the plan does, in words."""
+        planned = self.current
+        return Report(planned.plan, [stage.name for stage in self.stages], planned.known)
+
+    def remove(self) -> nn.Module:
+        """The container the blocks were in, to put back where the region stands."""
+        return self.container
+
+    def __iter__(self) -> Iterator["Region"]:
+        return iter((self,))
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            start, stop, step = index.indices(len(self.stages))
+            if (start, step) == (0, 1) and stop >= len(self.stages):
+                return self
+            raise ChainNotFound(
+                f"the model takes blocks {index.start} to {index.stop} out of a region of {len(self.stages)}, expected all "
+                "of them; make a region of those it runs"
+            )
+        if index in (0, -1):
+            return self
+        raise IndexError(
+            f"block {index} of a region was asked for by its number, but a region runs as one: go over it with `for`, or "
+            "call it"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            # A model may read a setting off the block it is about to call: it is the region's if all blocks agree.
+            stages = self.__dict__.get("stages")
+            if stages is None or name.startswith("_"):
+                raise
+            found = [getattr(stage.block, name) for stage in stages]
+            if any(value is not found[0] and value != found[0] for value in found[1:]):
+                raise AttributeError(
+                    f"the blocks of the region differ in `{name}`, so it has none: give each its own region"
+                ) from None
+            return found[0]
+
+
+def signature(tensors: List[torch.Tensor], extras: List[torch.Tensor], stages: List[Stage]) -> Tuple:
+    """What a plan depends on: shapes, types, who needs a gradient, whether the blocks train, autocast."""
+    of_tensors = tuple(
+        (tuple(t.shape), t.dtype, t.device.type, t.requires_grad) for group in (tensors, extras) for t in group
+    )
+    return of_tensors, stages[0].block.training, torch.is_autocast_enabled()

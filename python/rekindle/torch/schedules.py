@@ -1,0 +1,71 @@
+"""From a plan to what the executor runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Sequence, Tuple
+
+import rekindle
+from rekindle import _core
+
+from .errors import PlanLength
+
+
+def unmeasured(names: Sequence[str], options: Sequence[str] = (), size: int = 0) -> Dict[str, Any]:
+    """A profile of which only the structure is known, and the size of boundaries: enough to judge whether a plan can run."""
+    of_option = [{"name": option, "tape_bytes": size, "forward_ns": 0, "backward_ns": 0} for option in options]
+    stages = [
+        {"name": name, "output_bytes": size, "tape_bytes": size, "forward_ns": 0, "backward_ns": 0, "options": of_option}
+        for name in names
+    ]
+    return {
+        "format": "rekindle.profile/1",
+        "model": "unmeasured",
+        "device": "unmeasured",
+        "input_bytes": size,
+        "stages": stages,
+    }
+
+
+def schedule_by_rule(rule: str, names: Sequence[str], options: Sequence[str] = ()) -> Tuple[Any, Any]:
+    """The schedule of a rule, which needs no sizes, and its plan."""
+    profile = rekindle.Profile.from_json(json.dumps(unmeasured(names, options)))
+    plan = rekindle.plan(profile, solver=rule)
+    return schedule_of(profile.to_json(), actions_of(plan), len(names)), plan
+
+
+def schedule_of(profile: str, actions: List[str], stages: int) -> Any:
+    """The actions, judged for a region of so many stages."""
+    numbers = [int(action.split()[1]) for action in actions if action.startswith("backward ")]
+    plan = max(numbers, default=0)
+    if plan != stages:
+        raise PlanLength(plan, stages)
+    return _core.Schedule(profile, actions)
+
+
+def actions_of(plan: Any) -> List[str]:
+    """A plan's actions, each as a line of text."""
+    return [str(action) for action in plan.actions]
+
+
+def without_surroundings(actions: List[str], before: bool, after: bool, stages: int) -> List[str]:
+    """The actions of a region out of those of a whole step, in which what lies before it and after it are stages, too.
+
+    What lies before is taped first and goes back last, and its output is there all that time; what lies after is taped
+    when the region's output is there, and goes back at once.
+    """
+    shift = 1 if before else 0
+    last = shift + stages
+    kept: List[str] = ["keep x0"] if before else []
+    for action in actions:
+        word, subject, *rest = action.split()
+        boundary = subject.startswith("x")
+        number = int(subject[1:] if boundary else subject)
+        if boundary:
+            # The region's input belongs to what lies before, its output to what lies after.
+            if (before and number <= shift) or (after and number >= last):
+                continue
+        elif (before and number <= shift) or number > last:
+            continue
+        kept.append(" ".join([word, f"x{number - shift}" if boundary else str(number - shift), *rest]))
+    return kept + (["drop x0"] if before else [])

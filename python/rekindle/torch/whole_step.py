@@ -1,0 +1,172 @@
+"""What lies around a region in a step: the parts of the model before and after it, gradients, the optimizer's state.
+
+A budget for a whole step is one for `torch.cuda.max_memory_allocated`. So the step is planned as a chain: what runs before
+the region as a first stage and what runs after it, the loss included, as a last one. Both run once, as they are; the plan
+only chooses what the region does between them. What is there when the step begins is taken off the budget.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, Iterable, List, Optional
+
+import torch
+
+from .trees import tensor_bytes
+
+BEFORE = "(before the region)"
+AFTER = "(after the region)"
+
+
+class Watch:
+    """Memory and time at the turning points of a step."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.live: Dict[str, int] = {}
+        self.peak: Dict[str, int] = {}
+        self.at: Dict[str, int] = {}
+
+    def __call__(self, point: str) -> None:
+        cuda = self.device.type == "cuda"
+        if cuda:
+            torch.cuda.synchronize(self.device)
+            self.live[point] = torch.cuda.memory_allocated(self.device)
+            self.peak[point] = torch.cuda.max_memory_allocated(self.device)
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self.at[point] = time.perf_counter_ns()
+
+
+class Surroundings:
+    """What a step takes around its region."""
+
+    def __init__(self, base_bytes: int, before: Dict[str, int], after: Dict[str, int]):
+        #: What is there when a step begins, and what the optimizer will add.
+        self.base_bytes = base_bytes
+        self.before, self.after = before, after
+
+    def scaled(self, factor: float) -> "Surroundings":
+        """For an input of another size. Parameters stay what they are; a guess, but a fair one."""
+        return Surroundings(self.base_bytes, _scaled(self.before, factor), _scaled(self.after, factor))
+
+    def around(self, profile: Dict[str, Any]) -> Dict[str, Any]:
+        """The profile of a whole step out of that of a region."""
+        input_bytes = profile["input_bytes"]
+        before = _stage(BEFORE, self.before, input_bytes)
+        after = _stage(AFTER, self.after, 0)
+        return {**profile, "input_bytes": 0, "stages": [before, *profile["stages"], after]}
+
+
+def _scaled(part: Dict[str, int], factor: float) -> Dict[str, int]:
+    fixed = "parameter_gradient_bytes"
+    return {name: value if name == fixed else int(value * factor) for name, value in part.items()}
+
+
+def _stage(name: str, part: Dict[str, int], output_bytes: int) -> Dict[str, Any]:
+    return {
+        "name": name,
+        "output_bytes": output_bytes,
+        "tape_bytes": max(part["tape_bytes"], output_bytes),
+        "forward_ns": part["forward_ns"],
+        "backward_ns": part["backward_ns"],
+        "forward_extra_bytes": part["forward_extra_bytes"],
+        "backward_extra_bytes": part["backward_extra_bytes"],
+        "parameter_gradient_bytes": part["parameter_gradient_bytes"],
+        "pinned": True,
+    }
+
+
+def surroundings(watch: Watch, region_gradient_bytes: int, to_come: int, accumulates: bool) -> Surroundings:
+    """From what was seen in one step of the model with any plan in its region: all of this is differences."""
+    live, peak, at = watch.live, watch.peak, watch.at
+
+    def left(value: int) -> int:
+        return max(value, 0)
+
+    start = live["step begins"]
+    after_gradients = left(live["backward begins"] - live["forward ends"])
+    all_gradients = live["step ends"] - start
+    before_gradients = left(all_gradients - region_gradient_bytes - after_gradients)
+    before = {
+        "tape_bytes": left(live["forward begins"] - start),
+        "forward_extra_bytes": left(peak["forward begins"] - live["forward begins"]),
+        "backward_extra_bytes": left(peak["step ends"] - live["backward ends"] - before_gradients),
+        "parameter_gradient_bytes": before_gradients,
+        "forward_ns": at["forward begins"] - at["step begins"],
+        "backward_ns": at["step ends"] - at["backward ends"],
+    }
+    after = {
+        "tape_bytes": left(live["loss"] - live["forward ends"]),
+        "forward_extra_bytes": left(peak["loss"] - live["loss"]),
+        "backward_extra_bytes": left(peak["backward begins"] - live["loss"] - after_gradients),
+        "parameter_gradient_bytes": after_gradients,
+        "forward_ns": at["loss"] - at["forward ends"],
+        "backward_ns": at["backward begins"] - at["loss"],
+    }
+    if accumulates:
+        # They are added to what is there, and gone.
+        for part in (before, after):
+            part["backward_extra_bytes"] += part["parameter_gradient_bytes"]
+            part["parameter_gradient_bytes"] = 0
+    return Surroundings(start + to_come, before, after)
+
+
+def one_step(
+    model: torch.nn.Module,
+    run: Callable[[], torch.Tensor],
+    region: Any,
+    device: torch.device,
+) -> Watch:
+    """One forward and backward pass, watched. The model's gradients are afterwards what they were."""
+    parameters = list(model.parameters())
+    gradients = [parameter.grad for parameter in parameters]
+    try:
+        for parameter in parameters:
+            parameter.grad = None
+        watch = Watch(device)
+        region.__dict__["watch"] = watch
+        watch("step begins")
+        loss = run()
+        watch("loss")
+        loss.backward()
+        del loss
+        watch("step ends")
+        return watch
+    finally:
+        region.__dict__["watch"] = None
+        for parameter, gradient in zip(parameters, gradients):
+            parameter.grad = gradient
+
+
+def state_to_come(optimizer: Optional[torch.optim.Optimizer], device: torch.device) -> Optional[int]:
+    """The bytes that an optimizer will allocate at its first step; ``None`` when nobody knows."""
+    if optimizer is None:
+        return 0
+    each = _state_tensors(optimizer)
+    if each is None:
+        return None if not optimizer.state else 0
+    total = 0
+    for group in optimizer.param_groups:
+        count = each(group)
+        for parameter in _new(group["params"], optimizer, device):
+            total += count * tensor_bytes(parameter)
+    return total
+
+
+def _new(parameters: Iterable[torch.Tensor], optimizer: Any, device: torch.device) -> List[torch.Tensor]:
+    found = [p for p in parameters if p.requires_grad and p.device == device]
+    return [p for p in found if not optimizer.state.get(p)]
+
+
+def _state_tensors(optimizer: Any) -> Optional[Callable[[Dict[str, Any]], int]]:
+    """How many tensors of a parameter's size each parameter gets."""
+    kinds = {
+        "Adam": lambda group: 3 if group.get("amsgrad") else 2,
+        "AdamW": lambda group: 3 if group.get("amsgrad") else 2,
+        "NAdam": lambda group: 2,
+        "RAdam": lambda group: 2,
+        "Adamax": lambda group: 2,
+        "SGD": lambda group: 1 if group.get("momentum") else 0,
+        "RMSprop": lambda group: 1 + bool(group.get("momentum")) + bool(group.get("centered")),
+    }
+    return kinds.get(type(optimizer).__name__)
