@@ -16,24 +16,25 @@ const WIDTH: usize = 96;
 /// How many ranks are shown; of more, the first and the last.
 const SHOWN: usize = 16;
 
-/// A plan for each rank of a pipeline, and the budget if there is one.
+/// A plan for each rank of a pipeline, and the budget if there is one, of which something `beside` is left free.
 pub(crate) fn plans(
     profile: &Profile,
     stages: usize,
     micro_batches: usize,
     strategy: &Strategy,
-    margin: f64,
+    (margin, beside): (f64, Bytes),
 ) -> Result<(Vec<RankPlan>, Option<Bytes>), Failure> {
+    let refuse = |error| refused(error, None, beside);
     let by_rule =
-        |rule: Rule| Ok((pipeline::by_rule(profile, stages, micro_batches, rule).map_err(refused)?, None));
+        |rule: Rule| Ok((pipeline::by_rule(profile, stages, micro_batches, rule).map_err(refuse)?, None));
     let budget = match strategy {
         Strategy::Plain => return by_rule(Rule::StoreAll),
         Strategy::Rule(rule) => return by_rule(*rule),
         Strategy::Optimal(Target::Bytes(bytes)) => *bytes,
         Strategy::Optimal(Target::Part(part)) => {
-            let all = pipeline::by_rule(profile, stages, micro_batches, Rule::StoreAll).map_err(refused)?;
+            let all = pipeline::by_rule(profile, stages, micro_batches, Rule::StoreAll).map_err(refuse)?;
             let most = all.iter().map(|rank| rank.peak_bytes.get()).max().unwrap_or(0);
-            Bytes::new((most as f64 * part.0) as u64)
+            Bytes::new(((most + beside.get()) as f64 * part.0) as u64)
         }
         Strategy::Burn | Strategy::Balanced | Strategy::Policy(_) | Strategy::Optimal(_) => {
             return Err(Failure::request(
@@ -42,17 +43,29 @@ pub(crate) fn plans(
             ));
         }
     };
-    let request = Request::new(budget).margin(margin);
-    Ok((pipeline::plan(profile, stages, micro_batches, &request).map_err(refused)?, Some(budget)))
+    let request = Request::new(budget.saturating_sub(beside)).margin(margin);
+    Ok((
+        pipeline::plan(profile, stages, micro_batches, &request)
+            .map_err(|error| refused(error, Some(budget), beside))?,
+        Some(budget),
+    ))
 }
 
 pub(crate) fn simulated(plans: &[RankPlan], micro_batches: usize) -> Result<Simulated, Failure> {
     let costs: Vec<_> = plans.iter().map(|rank| rank.cost).collect();
-    pipeline::simulate(&costs, micro_batches).map_err(refused)
+    pipeline::simulate(&costs, micro_batches).map_err(|error| refused(error, None, Bytes::ZERO))
 }
 
-/// What to try when there is no pipeline.
-fn refused(error: PipelineError) -> Failure {
+/// What to try when there is no pipeline. Sizes are those that were asked for and would have to be: with what is left free beside
+/// the plans.
+fn refused(error: PipelineError, budget: Option<Bytes>, beside: Bytes) -> Failure {
+    let error = match (error, budget) {
+        (PipelineError::BudgetTooSmall { rank, in_flight, enough_bytes, .. }, Some(budget_bytes)) => {
+            let enough_bytes = Bytes::new(enough_bytes.get().saturating_add(beside.get()));
+            PipelineError::BudgetTooSmall { rank, budget_bytes, in_flight, enough_bytes }
+        }
+        (error, _) => error,
+    };
     let hint = match &error {
         PipelineError::BudgetTooSmall { enough_bytes, .. } => {
             format!("give --budget {} or more", enough_bytes.get())
@@ -92,7 +105,7 @@ pub(crate) fn run(arguments: &PlanArguments, profile: &Profile, ranks: usize) ->
         }
     };
     let waiting = report::spinner(&format!("planning {ranks} ranks"));
-    let found = plans(profile, ranks, micro_batches, &strategy, arguments.margin.0);
+    let found = plans(profile, ranks, micro_batches, &strategy, (arguments.margin.0, Bytes::ZERO));
     waiting.finish_and_clear();
     let (plans, budget) = found?;
     let step = simulated(&plans, micro_batches)?;

@@ -116,6 +116,12 @@ impl Saving {
     }
 
     fn check(&self, snapshot: &Snapshot) -> Result<(), Failure> {
+        if snapshot.metadata().get("of").is_some_and(|of| of == "ranks") {
+            return Err(Failure::request(
+                anyhow::anyhow!("the snapshot of step {} is of a run over ranks", snapshot.step()),
+                "go on with ranks, any number of them: mpirun -n 1 rekindle train --data-parallel 1 ... (docs/distributed.md)",
+            ));
+        }
         for (name, expected) in &self.metadata {
             let found = snapshot.metadata().get(name).map_or("(nothing)", String::as_str);
             if found != expected {

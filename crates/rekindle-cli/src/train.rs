@@ -148,7 +148,7 @@ pub(crate) fn strategy(arguments: &TrainArguments) -> Strategy {
     target.or(policy).or(arguments.strategy.clone()).unwrap_or(Strategy::QUARTER)
 }
 
-fn asked_for_nothing(arguments: &TrainArguments) -> bool {
+pub(crate) fn asked_for_nothing(arguments: &TrainArguments) -> bool {
     let given = [
         arguments.budget.is_some(),
         arguments.memory.is_some(),

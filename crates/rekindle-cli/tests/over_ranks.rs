@@ -1,1 +1,227 @@
-fn main() {}
+//! `mpirun rekindle train`, in real processes: what ranks come to is what one process comes to, bit for bit.
+//!
+//! ```sh
+//! cargo test --workspace --features rekindle-cli/mpi --test over_ranks
+//! ```
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test")]
+
+use std::path::Path;
+use std::process::{Command, ExitCode, Output};
+
+use serde_json::Value;
+
+/// Small models, and a learning rate that moves them.
+const SMALL: &str = "--layers 4 --width 32 --heads 2 --sequence 32 --batch 4 --steps 4";
+
+fn main() -> ExitCode {
+    let tests: &[(&str, fn(&Path))] = &[
+        ("every_way_to_share_out_is_one_process_bit_for_bit", every_way),
+        ("every_model_goes_through_a_pipeline", every_model),
+        ("budgets_are_each_ranks_own_and_are_kept", budgets),
+        ("a_run_goes_on_with_other_ranks", goes_on),
+        ("what_ranks_do_not_do_is_refused_once", refused),
+        ("native_sums_are_close", native),
+    ];
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--list") {
+        tests.iter().for_each(|(name, _)| println!("{name}: test"));
+        return ExitCode::SUCCESS;
+    }
+    let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
+    let mut failed = 0;
+    let chosen: Vec<_> =
+        tests.iter().filter(|(name, _)| wanted.is_none_or(|wanted| name.contains(wanted.as_str()))).collect();
+    for (name, test) in &chosen {
+        let folder = tempfile::tempdir().unwrap();
+        let ended = std::panic::catch_unwind(|| test(folder.path()));
+        failed += u32::from(ended.is_err());
+        println!("test {name} ... {}", if ended.is_ok() { "ok" } else { "FAILED" });
+    }
+    let result = if failed == 0 { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {result}. {} passed; {failed} failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+        chosen.len() as u32 - failed
+    );
+    ExitCode::from(u8::from(failed > 0))
+}
+
+/// Runs the command on so many ranks; on none, without `mpirun`.
+fn rekindle(folder: &Path, ranks: usize, arguments: &str) -> Output {
+    let own = env!("CARGO_BIN_EXE_rekindle");
+    let mut command = match ranks {
+        0 => Command::new(own),
+        _ => {
+            let mut command = Command::new("mpirun");
+            command.args([
+                "--allow-run-as-root",
+                "--oversubscribe",
+                "--timeout",
+                "240",
+                "-n",
+                &ranks.to_string(),
+                own,
+            ]);
+            command
+        }
+    };
+    command
+        .args(arguments.split_whitespace())
+        .current_dir(folder)
+        // Ranks share this machine: a thread each, and no reading of each other's memory, which containers forbid.
+        .env("RAYON_NUM_THREADS", "1")
+        .env("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
+        .env("OMPI_MCA_mpi_yield_when_idle", "1")
+        .output()
+        .expect("`mpirun` starts; Debian's package is openmpi-bin")
+}
+
+fn said(output: &Output) -> String {
+    let all = [output.stdout.as_slice(), &output.stderr].concat();
+    String::from_utf8_lossy(&all).into_owned()
+}
+
+fn well(folder: &Path, ranks: usize, arguments: &str) -> String {
+    let output = rekindle(folder, ranks, arguments);
+    assert!(output.status.success(), "{ranks} ranks, {arguments}:\n{}", said(&output));
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// The weights after a run.
+fn weights(folder: &Path, ranks: usize, arguments: &str) -> Vec<u8> {
+    well(folder, ranks, &format!("{arguments} --save weights.safetensors"));
+    std::fs::read(folder.join("weights.safetensors")).unwrap()
+}
+
+fn every_way(folder: &Path) {
+    // Two parts, each of which draws its own numbers, added up in order: in one process, and in all of these.
+    let expected = weights(folder, 0, &format!("train {SMALL} --strategy every-1 --micro-batches 2"));
+    let other = weights(folder, 0, &format!("train {SMALL} --strategy every-1 --micro-batches 2 --seed 5"));
+    assert!(expected != other, "weights tell runs apart");
+    for (ranks, flags) in [
+        (2, "--data-parallel 2"),
+        (2, "--data-parallel 2 --zero 1 --budget 80%"),
+        (2, "--data-parallel 2 --zero 2 --strategy sqrt"),
+        (2, "--pipeline 2 --micro-batches 2 --strategy every-1"),
+        (2, "--pipeline 2 --micro-batches 2 --strategy store-all"),
+        (2, "--pipeline 2 --micro-batches 2 --budget 95% --zero 1"),
+        (4, "--pipeline 4 --micro-batches 2 --budget 100%"),
+        (4, "--data-parallel 2 --pipeline 2 --zero 0 --strategy every-1"),
+        (4, "--data-parallel 2 --pipeline 2 --zero 1 --partition-checkpoints --budget 64MiB"),
+        (4, "--data-parallel 2 --pipeline 2 --zero 2 --budget 100%"),
+    ] {
+        let found = weights(folder, ranks, &format!("train {SMALL} {flags}"));
+        assert!(found == expected, "{ranks} ranks, {flags}");
+    }
+    for rank in 0..4 {
+        let log = std::fs::read_to_string(folder.join(format!("rekindle-ranks/rank-{rank}.log"))).unwrap();
+        assert!(log.contains(&format!("rank {rank} of 4")) && log.contains("step 4 loss"), "{log}");
+    }
+}
+
+fn every_model(folder: &Path) {
+    for model in [
+        "--model llama --layers 3 --width 32 --heads 2 --sequence 32 --batch 4",
+        "--model vit --layers 3 --width 32 --heads 2 --batch 4",
+        "--model resnet --layers 11 --width 4 --batch 4",
+        "--model lstm --width 8 --sequence 6 --batch 4",
+        "--model gru --width 8 --sequence 6 --batch 4",
+    ] {
+        let train = format!("train {model} --steps 2 --micro-batches 2");
+        let expected = weights(folder, 0, &format!("{train} --strategy every-1"));
+        let found = weights(folder, 2, &format!("{train} --strategy every-1 --pipeline 2"));
+        assert!(found == expected, "{model}");
+    }
+    let output = rekindle(folder, 2, "train --model two-tower --batch 4 --steps 2 --data-parallel 2");
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("the loss of this model is of a whole batch"), "{}", said(&output));
+}
+
+fn budgets(folder: &Path) {
+    let train = "train --layers 8 --width 64 --heads 2 --sequence 256 --batch 16 --steps 3 --pipeline 2 --micro-batches 4";
+    let store_all: Value =
+        serde_json::from_str(&well(folder, 2, &format!("{train} --strategy store-all --json"))).unwrap();
+    let limited: Value =
+        serde_json::from_str(&well(folder, 2, &format!("{train} --budget 55% --json"))).unwrap();
+    let number = |of: &Value, rank: usize, what: &str| of["ranks"][rank][what].as_u64().unwrap();
+    assert_eq!((number(&limited, 0, "in_flight"), number(&limited, 1, "in_flight")), (2, 1));
+    for rank in 0..2 {
+        let (peak, budget) = (number(&limited, rank, "peak_bytes"), number(&limited, rank, "budget_bytes"));
+        assert!(peak <= budget, "rank {rank}: {peak} of {budget}");
+        let predicted = number(&limited, rank, "predicted_bytes") as f64;
+        assert!(
+            (0.8..1.05).contains(&(peak as f64 / predicted)),
+            "rank {rank}: {peak}, predicted {predicted}"
+        );
+    }
+    // The first holds two micro-batches, and so has to let go of more.
+    assert!(number(&limited, 0, "peak_bytes") < number(&store_all, 0, "peak_bytes") * 6 / 10);
+    assert_eq!(limited["pipeline"], 2);
+    let both = [0, 1].map(|rank| number(&limited, rank, "weights_bytes")).iter().sum::<u64>();
+    let alone: Value = serde_json::from_str(&well(
+        folder,
+        2,
+        "train --layers 8 --width 64 --heads 2 --sequence 256 --batch 16 --steps 2 --zero 1 --json",
+    ))
+    .unwrap();
+    assert_eq!(number(&alone, 0, "weights_bytes"), both, "each rank has its own weights alone");
+    let values = both / 4;
+    assert_eq!(number(&alone, 0, "optimizer_bytes"), 2 * 4 * values.div_ceil(2), "half of two moments");
+}
+
+fn goes_on(folder: &Path) {
+    let train = |steps: u32, flags: &str| {
+        format!(
+            "train --layers 4 --width 32 --heads 2 --sequence 32 --batch 4 --strategy every-1 --steps {steps} {flags}"
+        )
+    };
+    let expected = weights(folder, 2, &train(6, "--data-parallel 2"));
+    well(folder, 4, &train(3, "--data-parallel 2 --pipeline 2 --zero 2 --snapshots run"));
+    // Half as many ranks, another way to share out, and from the disk.
+    let found = weights(folder, 2, &train(6, "--pipeline 2 --micro-batches 2 --snapshots run --resume"));
+    assert!(found == expected, "four ranks, then two");
+    let output = rekindle(folder, 0, &train(9, "--snapshots run --resume --micro-batches 2"));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("is of a run over ranks"), "{}", said(&output));
+    well(folder, 1, &train(8, "--data-parallel 1 --micro-batches 2 --snapshots run --resume"));
+    let output =
+        rekindle(folder, 1, &train(8, "--data-parallel 1 --snapshots run --resume --learning-rate 0.5"));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(said(&output).contains("learning rate: found 0.001, expected 0.5"), "{}", said(&output));
+}
+
+fn refused(folder: &Path) {
+    for (flags, words) in [
+        ("--pipeline 3", "there are 2 ranks, but --data-parallel 1 of --pipeline 3 are 3"),
+        ("--data-parallel 2 --tui", "is not a terminal"),
+        ("--data-parallel 2 --adaptive", "--adaptive is not for several ranks"),
+        ("--data-parallel 2 --batch 3", "a batch of 3 cannot be shared out evenly"),
+        ("--data-parallel 2 --clip-norm 1", "--clip-norm is not for several ranks"),
+        ("--pipeline 2 --budget 1KiB", "rank 0 has no plan within 1.0 KiB"),
+        ("--pipeline 2 --budget smallest", "is not for a pipeline"),
+        ("--pipeline 2 --compress lossless", "a place such as --disk is not for several ranks"),
+        ("--data-parallel 2 --budget 1KiB", "no plan takes"),
+        ("--data-parallel 2 --weights none.safetensors", "cannot read"),
+        ("--data-parallel 2 --resume --snapshots nothing", "has no snapshot to go on from"),
+    ] {
+        let small = "--layers 2 --width 16 --heads 2 --sequence 16 --steps 2";
+        let batch = if flags.contains("--batch") { "" } else { "--batch 4" };
+        let output = rekindle(folder, 2, &format!("train {small} {batch} {flags}"));
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{flags}:\n{said}");
+        assert!(said.contains(words), "{flags}:\n{said}");
+        let told = said.matches("error: ").count();
+        assert!(told == 1 || flags.contains("--tui"), "{flags} is told {told} times:\n{said}");
+        assert!(said.contains("hint: "), "{flags}:\n{said}");
+    }
+}
+
+fn native(folder: &Path) {
+    let json = |flags: &str| -> Value {
+        serde_json::from_str(&well(folder, 4, &format!("train {SMALL} {flags} --json"))).unwrap()
+    };
+    let (ordered, native) = (json("--strategy every-1"), json("--strategy every-1 --reduction native"));
+    let loss = |of: &Value| of["last_loss"].as_f64().unwrap();
+    assert!((loss(&ordered) - loss(&native)).abs() < 1e-3, "{ordered} {native}");
+    assert_eq!(native["reduction"], "native");
+}

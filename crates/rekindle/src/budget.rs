@@ -100,9 +100,14 @@ impl Budget {
 /// stages, and nothing to speak of on a large one.
 const BOOKKEEPING: u64 = 14 << 10;
 
+/// What so many stages take that is in no profile: nodes of Burn's graphs, handles, names. To be left free of a budget.
+pub fn bookkeeping(stages: usize) -> Bytes {
+    Bytes::new(BOOKKEEPING.saturating_mul(stages as u64))
+}
+
 /// What is left of a budget for the profile's own bytes once bookkeeping is taken off.
 pub(crate) fn without_bookkeeping(profile: &Profile, budget: Bytes) -> Bytes {
-    budget.saturating_sub(Bytes::new(BOOKKEEPING * profile.stages().len() as u64))
+    budget.saturating_sub(bookkeeping(profile.stages().len()))
 }
 
 /// The least budget that leaves `bytes` when the margin and the bookkeeping are taken off.

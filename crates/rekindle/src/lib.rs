@@ -103,7 +103,7 @@ pub mod training;
 pub use attention::Attention;
 pub use backward::backward;
 pub use boundary::{Boundary, Parts, PartsReader};
-pub use budget::Budget;
+pub use budget::{Budget, bookkeeping};
 pub use carried::Carried;
 pub use checks::Checks;
 pub use description::{Description, Difference, StageDescription};

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::grid::Grid;
 use super::together::from_first;
+use crate::amount::Target;
 use crate::arguments::TrainArguments;
 use crate::cut::Cut;
 use crate::failure::Failure;
@@ -17,6 +18,7 @@ use crate::pipeline::{plans, simulated};
 use crate::planning::{self, Knowledge, Planning};
 use crate::size::Size;
 use crate::strategy::{Ready, Strategy};
+use crate::train::asked_for_nothing;
 
 /// How a rank runs its stages.
 pub(super) enum Way {
@@ -111,7 +113,15 @@ pub(super) fn decide<M: Trainable>(
             flag: "--budget ",
         };
         let cut = size.cutting(arguments.cut)?;
-        let ready = planning::ready(strategy, model, cut, batch, &mut Knowledge::default(), planning)?;
+        let ready =
+            |strategy| planning::ready(strategy, model, cut, batch, &mut Knowledge::default(), planning);
+        let ready = match ready(strategy) {
+            // Nobody asked for a quarter: a model that is too small for it takes what it needs.
+            Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
+                ready(&Strategy::Optimal(Target::Smallest))?
+            }
+            ready => ready?,
+        };
         Ok(match &ready {
             Ready::Planned(planned, cut) => {
                 let cut = if *cut == Cut::Blocks { "b" } else { "p" };
@@ -143,8 +153,10 @@ fn in_a_pipeline<M: Trainable>(
 ) -> Result<Decided, Failure> {
     let told = from_first(world, || {
         let known = planning::measure(Cut::Blocks.of(model), batch, rekindle::Measuring::default())?;
-        let (stages, micro_batches, margin) = (grid.stages, size.micro_batches, arguments.margin.0);
-        let (plans, budget) = plans(&known.profile, stages, micro_batches, strategy, margin)?;
+        let (stages, micro_batches) = (grid.stages, size.micro_batches);
+        // Micro-batches in flight have nodes each: about as many as all stages of one.
+        let left_free = (arguments.margin.0, rekindle::bookkeeping(known.profile.stages().len()));
+        let (plans, budget) = plans(&known.profile, stages, micro_batches, strategy, left_free)?;
         let simulated = simulated(&plans, micro_batches)?;
         let ranks = plans.iter().map(|rank| Told {
             start: rank.stages.start,

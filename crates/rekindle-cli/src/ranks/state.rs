@@ -1,18 +1,112 @@
 //! What all ranks know together: to be written down, and to go on from with any number of them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
-use burn::module::ParamId;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::{Tensor, TensorData};
 use rekindle_dist::{Collective, Layout, Moments};
 
 use super::together::from_first;
 use crate::failure::Failure;
 
-/// The whole model, on one rank: every trained value in the order of the model's fields, and what Adam knows of it.
+/// The whole model, on one rank: every trained value in the order of the model's fields, what Adam knows of it, and what is not
+/// trained, such as running statistics.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Whole {
     pub(super) weights: Vec<f32>,
     pub(super) moments: Moments,
+    pub(super) statistics: Vec<f32>,
+}
+
+/// The values of a model that are not trained, in the order of its fields, and whose they are.
+pub(super) struct Statistics {
+    /// The rank of the pipeline that has each, and how many values it has.
+    owned: Vec<(usize, usize)>,
+    trained: HashSet<ParamId>,
+}
+
+impl Statistics {
+    /// Of a whole model. What is not trained belongs to whoever trains what stands before it: running statistics stand behind the
+    /// scale and the shift of their norm.
+    pub(super) fn new(model: &impl Module, owners: &HashMap<ParamId, usize>) -> Self {
+        struct Look<'a> {
+            owners: &'a HashMap<ParamId, usize>,
+            last: usize,
+            found: Statistics,
+        }
+        impl ModuleVisitor for Look<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let value = param.val();
+                if value.is_require_grad() {
+                    self.last = self.owners.get(&param.id).copied().unwrap_or(self.last);
+                    self.found.trained.insert(param.id);
+                } else {
+                    self.found.owned.push((self.last, value.shape().num_elements()));
+                }
+            }
+        }
+        let found = Self { owned: Vec::new(), trained: HashSet::new() };
+        let mut look = Look { owners, last: 0, found };
+        model.visit(&mut look);
+        look.found
+    }
+
+    /// This model's.
+    pub(super) fn of(&self, model: &impl Module) -> Vec<f32> {
+        struct Read<'a>(&'a HashSet<ParamId>, Vec<f32>);
+        impl ModuleVisitor for Read<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if !self.0.contains(&param.id) {
+                    self.1.extend(param.val().into_data().iter::<f32>());
+                }
+            }
+        }
+        let mut read = Read(&self.trained, Vec::new());
+        // Without autodiff: that brings updates that are pending into the values.
+        model.valid().visit(&mut read);
+        read.1
+    }
+
+    /// A model with these.
+    pub(super) fn put<M: Module>(&self, model: M, values: &[f32]) -> M {
+        struct Write<'a>(&'a [f32]);
+        impl ModuleMapper for Write<'_> {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let value = param.val();
+                if value.is_require_grad() {
+                    return param;
+                }
+                let Some((own, rest)) = self.0.split_at_checked(value.shape().num_elements()) else {
+                    return param;
+                };
+                self.0 = rest;
+                let data = TensorData::new(own.to_vec(), value.shape());
+                param.map(|old| Tensor::from_data(data, &old.device()))
+            }
+        }
+        // An update that is still pending would write over them.
+        let _ = model.valid();
+        model.map(&mut Write(values))
+    }
+
+    /// Puts together on the first rank of a pipeline what each has.
+    pub(super) fn gather(&self, pipeline: &dyn Collective, own: &[f32]) -> Result<Option<Vec<f32>>, Failure> {
+        let bytes: Vec<u8> = own.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let all = pipeline.all_gather(bytes)?;
+        if pipeline.rank() > 0 {
+            return Ok(None);
+        }
+        let mut whole = own.to_vec();
+        let mut start = 0;
+        for (owner, length) in &self.owned {
+            let of_owner = all.get(*owner).and_then(|all| all.get(4 * start..4 * (start + length)));
+            let values =
+                of_owner.unwrap_or_default().as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes);
+            whole[start..start + length].iter_mut().zip(values).for_each(|(value, own)| *value = own);
+            start += length;
+        }
+        Ok(Some(whole))
+    }
 }
 
 /// Where the values of each rank of a pipeline lie in those of the whole.
@@ -68,24 +162,24 @@ impl Sections {
         self.gather(pipeline, own)
     }
 
-    /// Puts everything together on the first rank of a pipeline.
+    /// Puts weights and moments together on the first rank of a pipeline.
     pub(super) fn gather_all(
         &self,
         pipeline: &dyn Collective,
         weights: &[f32],
         moments: &Moments,
-    ) -> Result<Option<Whole>, Failure> {
+    ) -> Result<Option<(Vec<f32>, Moments)>, Failure> {
         let all = [weights, &moments.first, &moments.second].map(|part| self.gather(pipeline, part));
         let [weights, first, second] = all;
         let (Some(weights), Some(first), Some(second)) = (weights?, first?, second?) else { return Ok(None) };
-        Ok(Some(Whole { weights, moments: Moments { steps: moments.steps, first, second } }))
+        Ok(Some((weights, Moments { steps: moments.steps, first, second })))
     }
 }
 
 impl Whole {
     /// What a file has of it.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        let vectors = [&self.weights, &self.moments.first, &self.moments.second];
+        let vectors = [&self.weights, &self.moments.first, &self.moments.second, &self.statistics];
         let mut bytes = (self.moments.steps as u64).to_le_bytes().to_vec();
         for vector in vectors {
             bytes.extend((vector.len() as u64).to_le_bytes());
@@ -110,7 +204,8 @@ impl Whole {
             Some(values.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect::<Vec<f32>>())
         };
         let (weights, first, second) = (vector(&mut rest)?, vector(&mut rest)?, vector(&mut rest)?);
-        rest.is_empty().then_some(Self { weights, moments: Moments { steps, first, second } })
+        let statistics = vector(&mut rest)?;
+        rest.is_empty().then_some(Self { weights, moments: Moments { steps, first, second }, statistics })
     }
 
     /// What the first rank has read, on all ranks, with two numbers beside it: how many steps are done and where the data are.
@@ -137,7 +232,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_what_is_damaged_is_not() {
         let moments = Moments { steps: 7, first: vec![1.5, -2.0], second: vec![0.25, f32::MIN_POSITIVE] };
-        let whole = Whole { weights: vec![3.0, 4.0], moments };
+        let whole = Whole { weights: vec![3.0, 4.0], moments, statistics: vec![5.0] };
         let bytes = whole.to_bytes();
         assert_eq!(Whole::from_bytes(&bytes), Some(whole));
         for end in 0..bytes.len() {

@@ -17,7 +17,7 @@ use super::Summing;
 use super::grid::Grid;
 use super::log::Log;
 use super::plans::{Decided, Way, decide};
-use super::state::{Sections, Whole};
+use super::state::{Sections, Statistics, Whole};
 use super::summary::{RankSummary, Summary};
 use super::together::together;
 use crate::arguments::{Scaling, TrainArguments};
@@ -187,6 +187,7 @@ impl<M: Trainable> Prepared<M> {
         let whole = Layout::new(&model)?;
         let (stages_of, owners) = owners(&model, sample.part(), *world, &grid, &way)?;
         let sections = Sections::new(&whole, &owners, grid.stages);
+        let statistics = Statistics::new(&model, &owners);
         if grid.stages > 1 {
             let own = owners.iter().filter(|(_, owner)| **owner == grid.stage).map(|(id, _)| *id).collect();
             model = model.map(&mut Only { own });
@@ -200,10 +201,11 @@ impl<M: Trainable> Prepared<M> {
             }
             _ => None,
         };
-        let mut identity: Metadata = identity(arguments, &described, size.seed, rate, data.checksum())
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
+        let mut identity: Metadata =
+            identity(arguments, &size.in_parts(1).describe(kind), size.seed, rate, data.checksum())
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect();
         identity.insert("of".to_owned(), "ranks".to_owned());
 
         let reduction = match arguments.ranks.reduction {
@@ -227,6 +229,7 @@ impl<M: Trainable> Prepared<M> {
             let mut moments = known.moments;
             (moments.first, moments.second) = (own(&moments.first), own(&moments.second));
             optimizer.resume(&model, moments)?;
+            model = statistics.put(model, &known.statistics);
             (first_step, data) = (steps_done, data.at(position));
             log.say(&format!("going on after step {first_step}"));
         }
@@ -314,7 +317,7 @@ impl<M: Trainable> Prepared<M> {
             if arguments.saving.snapshots.is_some()
                 && (last || (number + 1).is_multiple_of(arguments.saving.snapshot_every))
             {
-                let whole = gather(&model, &optimizer, &sections, &grid)?;
+                let whole = gather(&model, &optimizer, (&sections, &statistics), &grid)?;
                 if let (Some(whole), Some(saving)) = (whole, &mut saving) {
                     let (state, batches) = (whole.to_bytes(), data.position().to_le_bytes());
                     let parts = [Part::new("state", &state), Part::new("batches", &batches)];
@@ -335,11 +338,12 @@ impl<M: Trainable> Prepared<M> {
         }
         if let Some(path) = &arguments.save {
             let own = Layout::new(&model)?.weights(&model)?;
-            if let (Some(weights), 0) = (sections.gather_weights(grid.pipeline.as_ref(), &own)?, world.rank())
-            {
+            let weights = sections.gather_weights(grid.pipeline.as_ref(), &own)?;
+            let of_model = statistics.gather(grid.pipeline.as_ref(), &statistics.of(&model))?;
+            if let (Some(weights), Some(of_model), 0) = (weights, of_model, world.rank()) {
                 let all = build(kind, &device, size.seed)?;
                 let all = Layout::new(&all)?.to_model(all, &weights)?;
-                kind.save(path, &all)?;
+                kind.save(path, &statistics.put(all, &of_model))?;
                 eprintln!("wrote {}", path.display());
             }
         }
@@ -406,15 +410,18 @@ impl<M: Trainable> Prepared<M> {
 fn gather(
     model: &impl Module,
     optimizer: &Zero<'_, Adam>,
-    sections: &Sections,
+    (sections, statistics): (&Sections, &Statistics),
     grid: &Grid,
 ) -> Result<Option<Whole>, Failure> {
     let moments = optimizer.moments()?;
-    match grid.replica {
-        // All replicas have the same.
-        0 => sections.gather_all(grid.pipeline.as_ref(), &Layout::new(model)?.weights(model)?, &moments),
-        _ => Ok(None),
+    // All replicas have the same; their running statistics are each one's own, and the first's are kept.
+    if grid.replica > 0 {
+        return Ok(None);
     }
+    let pipeline = grid.pipeline.as_ref();
+    let known = sections.gather_all(pipeline, &Layout::new(model)?.weights(model)?, &moments)?;
+    let statistics = statistics.gather(pipeline, &statistics.of(model))?;
+    Ok(known.zip(statistics).map(|((weights, moments), statistics)| Whole { weights, moments, statistics }))
 }
 
 /// The newest snapshot of a run over ranks: what was known, after how many steps, and where the data were.

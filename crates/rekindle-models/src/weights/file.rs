@@ -100,7 +100,8 @@ pub(super) fn write(
         let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
         views.push((name, view.map_err(|error| failed(&error))?));
     }
-    let bytes = safetensors::serialize(views, Some(metadata)).map_err(|error| failed(&error))?;
+    let mut bytes = safetensors::serialize(views, Some(metadata)).map_err(|error| failed(&error))?;
+    sort_header(&mut bytes);
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let written =
         tempfile::NamedTempFile::new_in(directory.unwrap_or(Path::new("."))).and_then(|mut file| {
@@ -109,4 +110,18 @@ pub(super) fn write(
             file.persist(path).map_err(|error| error.error)
         });
     written.map(drop).map_err(|error| failed(&error))
+}
+
+/// Puts the header's entries into order, so that the same weights are the same file: metadata come in any order otherwise.
+fn sort_header(bytes: &mut [u8]) {
+    let Some((length, rest)) = bytes.split_first_chunk_mut::<8>() else { return };
+    let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    let Some((header, _)) = rest.split_at_mut_checked(length) else { return };
+    let sorted = serde_json::from_slice::<BTreeMap<String, BTreeMap<String, serde_json::Value>>>(header);
+    let Some(sorted) = sorted.ok().and_then(|sorted| serde_json::to_vec(&sorted).ok()) else { return };
+    // The same entries take the same room; what is left of it is padded with blanks, as before.
+    if let Some((entries, padding)) = header.split_at_mut_checked(sorted.len()) {
+        entries.copy_from_slice(&sorted);
+        padding.fill(b' ');
+    }
 }

@@ -63,7 +63,8 @@ fn collected<M: Module>(module: &M) -> Tensors {
         }
     }
     let mut collect = Collect::default();
-    module.visit(&mut collect);
+    // Burn brings the last update of running statistics into their values when autodiff is taken off; before, they are a step behind.
+    module.valid().visit(&mut collect);
     collect.tensors
 }
 

@@ -5,6 +5,7 @@ use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Distribution, Int, Tensor, TensorData};
 use rekindle::{Budget, Planner, Rule, without_checkpointing};
 use rekindle_models::estimate::{Architecture, ResNet as Counted, ResNetKind};
+use rekindle_models::weights::save_module;
 use rekindle_models::{ConfigError, ImageBatch, ResNet, ResNetConfig, Trainable};
 
 use crate::common::{alone, device};
@@ -51,6 +52,37 @@ fn gradients_are_those_of_plain_training_in_both_cuts() {
         }
         let planned = Planner::new(Budget::smallest()).plan(&net.fine(), &batch).unwrap();
         assert!(step(&net, &net.fine(), &batch, (&planned).into()).unwrap() == expected);
+    });
+}
+
+/// Plain training leaves the last update of running statistics pending, and a file had them a step behind.
+#[test]
+fn a_saved_file_has_the_last_update_of_running_statistics_and_is_the_same_each_time() {
+    alone(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let saved = |rule: Rule, plain: bool| {
+            let (net, batch) = (net(&[1, 1]), quarters(4, 5));
+            let before = folder.path().join("before");
+            save_module(&before, &net).unwrap();
+            match plain {
+                true => without_checkpointing(|| step(&net, &net, &batch, rule.into())).unwrap(),
+                false => step(&net, &net, &batch, rule.into()).unwrap(),
+            };
+            let files: Vec<Vec<u8>> = (0..8)
+                .map(|number| {
+                    let path = folder.path().join(number.to_string());
+                    save_module(&path, &net).unwrap();
+                    std::fs::read(path).unwrap()
+                })
+                .collect();
+            assert!(files.iter().all(|file| *file == files[0]));
+            assert!(std::fs::read(before).unwrap() != files[0], "statistics moved");
+            files[0].clone()
+        };
+        let expected = saved(Rule::StoreAll, true);
+        for rule in ["store-all", "every-1", "full"] {
+            assert!(saved(rule.parse().unwrap(), false) == expected, "{rule}");
+        }
     });
 }
 

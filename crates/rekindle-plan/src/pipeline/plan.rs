@@ -31,7 +31,9 @@ pub struct RankPlan {
     pub waiting_bytes: Bytes,
     /// The sum of the gradients of the micro-batches so far; nothing when there is one.
     pub summed_bytes: Bytes,
-    /// The most that the rank takes: all that wait but one, that one's own peak, and the sum of gradients.
+    /// A boundary that comes, and one that goes; nothing when there is one rank.
+    pub message_bytes: Bytes,
+    /// The most that the rank takes: all that wait but one, that one's own peak, the sum of gradients, and messages.
     pub peak_bytes: Bytes,
     /// What a micro-batch takes there and back, to [`simulate`](super::simulate) with.
     pub cost: Cost,
@@ -76,9 +78,9 @@ pub fn plan(
     each(profile, ranks, micro_batches, &|rank| match request.budget_bytes {
         None => rank.by_rule(Rule::StoreAll),
         Some(_) => {
-            let summed = rank.summed()?.get();
-            let best = rank.best(request.usable_bytes().get().saturating_sub(summed), request)?;
-            best.ok_or_else(|| rank.too_small(request, summed))
+            let beside = rank.beside()?;
+            let best = rank.best(request.usable_bytes().get().saturating_sub(beside), request)?;
+            best.ok_or_else(|| rank.too_small(request, beside))
         }
     })
 }
@@ -112,23 +114,27 @@ fn each(
         let held = in_flight(rank, ranks, micro_batches);
         let section = section(profile, stages.clone())?;
         // Of a thousand ranks most have the same stages and hold as many.
-        let same = plans.iter().rev().find(|known| {
-            known.in_flight == held && known.profile.input_bytes() == section.input_bytes() && {
-                let alike = |(a, b): (&StageProfile, &StageProfile)| {
-                    *a == StageProfile { name: a.name.clone(), ..b.clone() }
-                };
-                known.profile.stages().len() == section.stages().len()
-                    && known.profile.stages().iter().zip(section.stages()).all(alike)
-            }
+        let ends = |rank: usize| (rank == 0, rank + 1 == ranks);
+        let same = plans.iter().enumerate().rev().find(|(other, known)| {
+            ends(*other) == ends(rank)
+                && known.in_flight == held
+                && known.profile.input_bytes() == section.input_bytes()
+                && {
+                    let alike = |(a, b): (&StageProfile, &StageProfile)| {
+                        *a == StageProfile { name: a.name.clone(), ..b.clone() }
+                    };
+                    known.profile.stages().len() == section.stages().len()
+                        && known.profile.stages().iter().zip(section.stages()).all(alike)
+                }
         });
         let planned = match same {
-            Some(known) => {
+            Some((_, known)) => {
                 let mut plan = known.plan.clone();
                 plan.fingerprint = section.fingerprint();
                 RankPlan { stages, profile: section, plan, ..known.clone() }
             }
             None => {
-                let rank = Rank { rank, held, micro_batches, section: &section };
+                let rank = Rank { rank, held, ranks, micro_batches, section: &section };
                 rank.plan(stages, find(&rank)?)?
             }
         };
@@ -155,7 +161,9 @@ struct Rank<'a> {
     rank: usize,
     /// How many micro-batches it holds.
     held: usize,
-    /// How many go through it in a step.
+    /// How many ranks there are.
+    ranks: usize,
+    /// How many micro-batches go through it in a step.
     micro_batches: usize,
     section: &'a Profile,
 }
@@ -176,6 +184,24 @@ impl Rank<'_> {
         Ok(if self.micro_batches > 1 { gradients } else { Bytes::ZERO })
     }
 
+    /// A boundary or a gradient that comes, and one that goes, each twice: as it travels, and as it is read or written.
+    fn messages(&self) -> Bytes {
+        let last = self.section.stages().len();
+        let size = |at: usize| {
+            let boundary = Boundary::new(u32::try_from(at).unwrap_or(u32::MAX));
+            let gradient = self.section.gradient_bytes(boundary).unwrap_or_default();
+            self.section.boundary_bytes(boundary).unwrap_or_default().max(gradient).get()
+        };
+        let first = if self.rank > 0 { size(0) } else { 0 };
+        let last = if self.rank + 1 < self.ranks { size(last) } else { 0 };
+        Bytes::new(first.saturating_add(last).saturating_mul(2))
+    }
+
+    /// What the rank holds beside its micro-batches.
+    fn beside(&self) -> Result<u64, PipelineError> {
+        self.summed()?.get().checked_add(self.messages().get()).ok_or(PipelineError::TooLarge)
+    }
+
     fn by_rule(&self, rule: Rule) -> Result<Found, PipelineError> {
         let plan = Plan::by_rule(self.section, rule, None);
         self.found(plan.map_err(|error| self.failed(error.into()))?)
@@ -185,7 +211,7 @@ impl Rank<'_> {
     fn plan(&self, stages: Range<usize>, found: Found) -> Result<RankPlan, PipelineError> {
         let summed = self.summed()?;
         let forward = found.forward;
-        let peak = self.total(found.waiting, found.peak)?.checked_add(summed.get());
+        let peak = self.total(found.waiting, found.peak)?.checked_add(self.beside()?);
         let peak_bytes = Bytes::new(peak.ok_or(PipelineError::TooLarge)?);
         let waiting_bytes = Bytes::new(found.waiting);
         Ok(RankPlan {
@@ -194,6 +220,7 @@ impl Rank<'_> {
             in_flight: self.held,
             waiting_bytes,
             summed_bytes: summed,
+            message_bytes: self.messages(),
             peak_bytes,
             cost: Cost {
                 forward,
@@ -343,8 +370,8 @@ impl Rank<'_> {
     }
 
     /// The error with a budget that is enough.
-    fn too_small(&self, request: &Request, summed: u64) -> PipelineError {
-        let enough = self.enough(request).and_then(|enough| enough.checked_add(summed));
+    fn too_small(&self, request: &Request, beside: u64) -> PipelineError {
+        let enough = self.enough(request).and_then(|enough| enough.checked_add(beside));
         let margin = 1.0 + request.margin.max(0.0);
         match enough {
             Some(enough) => PipelineError::BudgetTooSmall {
