@@ -227,7 +227,10 @@ fn show(
         "{} on {} with {}{budget}",
         profile.model(),
         report::counted(plans.len(), "rank"),
-        report::counted(micro_batches, "micro-batch")
+        match micro_batches {
+            1 => "one micro-batch".to_owned(),
+            more => format!("{more} micro-batches"),
+        }
     ))?;
     report::show(&report::table(header, rows))?;
     if plans.len() > SHOWN {

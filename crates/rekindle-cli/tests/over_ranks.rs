@@ -14,8 +14,11 @@ use serde_json::Value;
 /// Small models, and a learning rate that moves them.
 const SMALL: &str = "--layers 4 --width 32 --heads 2 --sequence 32 --batch 4 --steps 4";
 
+/// What is done in a folder of its own.
+type Test = fn(&Path);
+
 fn main() -> ExitCode {
-    let tests: &[(&str, fn(&Path))] = &[
+    let tests: &[(&str, Test)] = &[
         ("every_way_to_share_out_is_one_process_bit_for_bit", every_way),
         ("every_model_goes_through_a_pipeline", every_model),
         ("budgets_are_each_ranks_own_and_are_kept", budgets),
@@ -124,17 +127,26 @@ fn every_model(folder: &Path) {
         "--model llama --layers 3 --width 32 --heads 2 --sequence 32 --batch 4",
         "--model vit --layers 3 --width 32 --heads 2 --batch 4",
         "--model resnet --layers 11 --width 4 --batch 4",
-        "--model lstm --width 8 --sequence 6 --batch 4",
-        "--model gru --width 8 --sequence 6 --batch 4",
     ] {
         let train = format!("train {model} --steps 2 --micro-batches 2");
         let expected = weights(folder, 0, &format!("{train} --strategy every-1"));
         let found = weights(folder, 2, &format!("{train} --strategy every-1 --pipeline 2"));
         assert!(found == expected, "{model}");
     }
-    let output = rekindle(folder, 2, "train --model two-tower --batch 4 --steps 2 --data-parallel 2");
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-    assert!(said(&output).contains("the loss of this model is of a whole batch"), "{}", said(&output));
+    for (model, words) in [
+        ("--model two-tower --batch 4 --data-parallel 2", "the loss of this model is of a whole batch"),
+        (
+            "--model lstm --width 8 --sequence 6 --batch 4 --pipeline 2 --strategy every-1",
+            "would share a parameter",
+        ),
+    ] {
+        let output = rekindle(folder, 2, &format!("train {model} --steps 2"));
+        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+        assert!(said(&output).contains(words), "{}", said(&output));
+    }
+    let recurrent = "train --model gru --width 8 --sequence 6 --batch 4 --steps 2 --strategy every-1";
+    let expected = weights(folder, 0, &format!("{recurrent} --micro-batches 2"));
+    assert!(weights(folder, 2, recurrent) == expected, "two replicas of a recurrence");
 }
 
 fn budgets(folder: &Path) {

@@ -25,7 +25,7 @@ pub(super) enum Way {
     /// All of them, as one process would.
     All(Ready),
     /// Some of them, in a pipeline.
-    Some(Section),
+    Some(Box<Section>),
 }
 
 /// A rank's part of a pipeline.
@@ -191,5 +191,5 @@ fn in_a_pipeline<M: Trainable>(
         budget: own.budget,
         planned: None,
     };
-    Ok(Decided { way: Way::Some(section), foretold: Some(all.foretold) })
+    Ok(Decided { way: Way::Some(Box::new(section)), foretold: Some(all.foretold) })
 }

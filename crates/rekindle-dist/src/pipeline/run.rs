@@ -13,6 +13,10 @@ use crate::{Collective, DistError};
 
 /// What a rank's stages make of a micro-batch.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a tensor's handle is large, and there is one for each micro-batch"
+)]
 pub enum Made<T> {
     /// What the next rank goes on with.
     Boundary(T),

@@ -27,7 +27,7 @@ pub enum PipelineError {
     TooLarge,
     /// A rank has no plan within its budget.
     #[error(
-        "rank {rank} has no plan within {budget_bytes} ({} bytes) for {in_flight} micro-batches in flight; \
+        "rank {rank} has no plan within {budget_bytes} ({} bytes) with {in_flight} in flight; \
          {enough_bytes} ({} bytes) are enough", budget_bytes.get(), enough_bytes.get()
     )]
     BudgetTooSmall {
