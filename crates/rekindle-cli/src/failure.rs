@@ -13,7 +13,7 @@ pub(crate) struct Failure {
     hint: Option<String>,
     /// The request was wrong, not the machine.
     request: bool,
-    /// Somebody else says it: the first rank that found it.
+    /// It was said before: by the first rank that found it.
     told: bool,
 }
 
@@ -34,10 +34,10 @@ impl Failure {
         matches!(error, Some(rekindle::Error::BudgetTooSmall { .. }))
     }
 
-    /// What another rank has found and tells.
+    /// What a rank has said already.
     #[cfg(feature = "mpi")]
-    pub(crate) fn told_elsewhere(request: bool) -> Self {
-        Self { error: anyhow::anyhow!("another rank failed"), hint: None, request, told: true }
+    pub(crate) fn told(request: bool) -> Self {
+        Self { error: anyhow::anyhow!("a rank failed"), hint: None, request, told: true }
     }
 
     /// Whether the request was wrong.
@@ -46,7 +46,7 @@ impl Failure {
         self.request
     }
 
-    /// Whether somebody else says it.
+    /// Whether it was said before.
     pub(crate) fn is_told(&self) -> bool {
         self.told
     }

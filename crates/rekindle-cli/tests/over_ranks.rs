@@ -195,6 +195,9 @@ fn goes_on(folder: &Path) {
     let output = rekindle(folder, 0, &train(9, "--snapshots run --resume --micro-batches 2"));
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("is of a run over ranks"), "{}", said(&output));
+    let output = rekindle(folder, 2, &train(6, "--data-parallel 2 --snapshots run --resume"));
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("the run is through: 6 of 6 steps are done"), "{}", said(&output));
     well(folder, 1, &train(8, "--data-parallel 1 --micro-batches 2 --snapshots run --resume"));
     let output =
         rekindle(folder, 1, &train(8, "--data-parallel 1 --snapshots run --resume --learning-rate 0.5"));

@@ -11,7 +11,7 @@ impl From<DistError> for Failure {
     }
 }
 
-/// Goes on if all ranks do. Of those that cannot, the first says why; the others end with it.
+/// Goes on if all ranks do. Of those that cannot, the first says why, and all end.
 pub(super) fn together<T>(world: &dyn Collective, own: Result<T, Failure>) -> Result<T, Failure> {
     let said = match &own {
         Ok(_) => 0,
@@ -20,11 +20,13 @@ pub(super) fn together<T>(world: &dyn Collective, own: Result<T, Failure>) -> Re
     };
     let all = world.all_gather(vec![said])?;
     let said = |rank: usize| all.get(rank).and_then(|said| said.first()).copied().unwrap_or(0);
-    match (0..all.len()).find(|rank| said(*rank) > 0) {
-        None => own,
-        Some(first) if first == world.rank() => own,
-        Some(first) => Err(Failure::told_elsewhere(said(first) == 2)),
+    let Some(first) = (0..all.len()).find(|rank| said(*rank) > 0) else { return own };
+    if let (true, Err(failure)) = (first == world.rank(), &own) {
+        eprintln!("{failure}");
     }
+    // Nobody ends before that is said: `mpirun` ends everybody with the first.
+    world.barrier()?;
+    Err(Failure::told(said(first) == 2))
 }
 
 /// What the first rank makes, on all ranks.

@@ -93,10 +93,9 @@ impl Job for OnRank<'_> {
         let world = self.world;
         let prepared = Prepared::new(&self, kind);
         let prepared = together(world, prepared)?;
-        // From here on ranks wait for each other: one that cannot go on ends the run.
+        // From here on ranks wait for each other: one that cannot go on by itself ends the run.
         prepared.train(&self, kind).or_else(|failure| match failure.is_told() {
             true => Err(failure),
-            false if failure.is_request() && world.rank() == 0 => Err(failure),
             false => world.abort(&failure.to_string()),
         })
     }
@@ -193,14 +192,15 @@ impl<M: Trainable> Prepared<M> {
             model = model.map(&mut Only { own });
         }
         let mut first_step = 0;
-        let mut saving = match (&arguments.saving.snapshots, world.rank()) {
+        let saving = match (&arguments.saving.snapshots, world.rank()) {
             (Some(directory), 0) => {
-                Some(Snapshots::open(directory, usize::from(arguments.saving.keep)).map_err(|error| {
-                    Failure::request(error, "give --snapshots a directory that nobody else uses")
-                })?)
+                let opened = Snapshots::open(directory, usize::from(arguments.saving.keep));
+                let hint = "give --snapshots a directory that nobody else uses";
+                opened.map(Some).map_err(|error| Failure::request(error, hint))
             }
-            _ => None,
+            _ => Ok(None),
         };
+        let mut saving = together(*world, saving)?;
         let mut identity: Metadata =
             identity(arguments, &size.in_parts(1).describe(kind), size.seed, rate, data.checksum())
                 .into_iter()
@@ -234,10 +234,11 @@ impl<M: Trainable> Prepared<M> {
             log.say(&format!("going on after step {first_step}"));
         }
         if first_step >= steps {
-            return Err(Failure::request(
+            let failure = Failure::request(
                 anyhow::anyhow!("the run is through: {first_step} of {steps} steps are done"),
                 format!("give more --steps than {first_step}"),
-            ));
+            );
+            return together(*world, Err(failure));
         }
         let pace = Rate { units: K::UNITS, per_step: size.batch * kind.units() };
         let nothing = || Ok(Limit { name: "the budget", bytes: Bytes::ZERO });
