@@ -39,6 +39,7 @@ class Step:
             watch("forward begins")
         output = self.executor.forward(engine, boundary)
         engine.draws.pause()
+        engine.know_all()
         self.output = output
         out_spec, count = output.spec, len(output.tensors)
         del boundary, output

@@ -73,7 +73,15 @@ class Planner:
         known: Dict[str, Any] = {}
         if self.given_profile is None:
             measured, known = measure(
-                region.stages, call, tensors, spec, self.model, self.runs, bool(options), self.progress
+                region.stages,
+                call,
+                tensors,
+                spec,
+                self.model,
+                self.runs,
+                bool(options),
+                self.progress,
+                region.hauntable,
             )
         else:
             measured = json.loads(self.given_profile.to_json())
@@ -96,7 +104,7 @@ class Planner:
         known["base_bytes"] = base
         known["whole_step"] = around is not None
         schedule = schedule_of(json.dumps(measured), actions, stages)
-        return Planned(schedule, plan, profile, self.places, known)
+        return Planned(schedule, actions, plan, profile, self.places, known)
 
     def _around(self, measured: Dict[str, Any], tensors: List[torch.Tensor]) -> Optional[Surroundings]:
         if self.surroundings is None:
@@ -140,7 +148,7 @@ class Planner:
         profile = unmeasured(names, options, size)
         if any(action.startswith(("offload ", "compress ")) for action in actions):
             self.places.open(profile, tensors[0])
-        return Planned(schedule_of(json.dumps(profile), actions, len(names)), plan, None, self.places)
+        return Planned(schedule_of(json.dumps(profile), actions, len(names)), actions, plan, None, self.places)
 
     def _check_profile(self, profile: Dict[str, Any], names: Sequence[str], tensors: List[torch.Tensor]) -> None:
         found = [stage["name"] for stage in profile["stages"]]

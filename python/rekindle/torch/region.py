@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -16,6 +16,7 @@ from .errors import ChainNotFound, NotInstalled
 from .node import Step
 from .random_state import Generators
 from .report import Report
+from .schedules import run_again_unread
 from .stage import Stage
 from .wiring import FIRST, VALUE, WIRINGS, Call
 
@@ -38,10 +39,22 @@ _forward_outside: Any = None
 class Planned:
     """What a region runs: a schedule, and where its plan came from."""
 
-    __slots__ = ("schedule", "plan", "profile", "places", "known")
+    __slots__ = ("schedule", "plan", "profile", "places", "known", "haunted")
 
-    def __init__(self, schedule: Any, plan: Any = None, profile: Any = None, places: Any = None, known: Any = None):
+    def __init__(
+        self,
+        schedule: Any,
+        actions: List[str],
+        plan: Any = None,
+        profile: Any = None,
+        places: Any = None,
+        known: Any = None,
+    ):
         self.schedule, self.plan, self.profile, self.places = schedule, plan, profile, places
+        #: The stages that are run again for their backward alone, where that was measured to pay.
+        self.haunted = run_again_unread(actions)
+        if known and "haunted" in known:
+            self.haunted &= frozenset(known["haunted"])
         #: How the profile was measured, and what lies around the region.
         self.known: Dict[str, Any] = known or {}
 
@@ -92,6 +105,7 @@ class Region(nn.Module):
             return self._plain(call, value)
         planned = self._planned_for(call, tensors, spec, extras)
         engine = Engine(self.stages, call, self._generators(tensors))
+        engine.haunted = planned.haunted & self.hauntable
         storage = None
         if planned.places:
             storage, engine.parcels = planned.places.storage, planned.places.parcels()
@@ -145,6 +159,17 @@ class Region(nn.Module):
     def remove(self) -> nn.Module:
         """The container the blocks were in, to put back where the region stands."""
         return self.container
+
+    @property
+    def hauntable(self) -> FrozenSet[int]:
+        """The stages whose first run may leave a graph without its values. Compiled code does not stop half-way, and a block
+        with a region in it keeps values that no graph knows of."""
+        found = self.__dict__.get("_hauntable")
+        if found is None:
+            plain = [stage for stage in self.stages if stage.untaped is stage.block]
+            inner = [stage for stage in plain if not any(isinstance(m, Region) for m in stage.block.modules())]
+            found = self.__dict__["_hauntable"] = frozenset(stage.number for stage in inner)
+        return found
 
     def __iter__(self) -> Iterator["Region"]:
         return iter((self,))

@@ -1,0 +1,161 @@
+"""Graphs that wait for their values.
+
+A stage whose tape is dropped is run again before its backward. Most of that can be saved twice over: autograd's graph was made
+in the first run already, and a second run may stop as soon as it has made the last value that the graph saves, which leaves
+out what goes into the output alone, such as a block's last product of matrices. So the first run keeps its graph without any
+value, a *ghost*, and the second run fills the values in and stops.
+
+Neither the stage's input nor its output is held by a ghost. The graph begins and ends with a node of our own, which are tied
+to tensors without an element; gradients come in and go out through a box that both know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List, Optional, Sequence, Tuple
+
+import torch
+
+from .trees import describe
+
+
+class Stop(BaseException):
+    """Raised in a second run when everything is there. Not an `Exception`: blocks that catch those must not catch this."""
+
+
+class Box:
+    """The gradients that a ghost starts from, and those it ends with."""
+
+    __slots__ = ("incoming", "outgoing")
+
+    def __init__(self) -> None:
+        self.incoming: Sequence[Optional[torch.Tensor]] = ()
+        self.outgoing: Sequence[Optional[torch.Tensor]] = ()
+
+
+class Begin(torch.autograd.Function):
+    """From the start of a ghost to its inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, box: Box, _start: torch.Tensor, *inputs: torch.Tensor) -> Any:
+        ctx.box = box
+        ctx.set_materialize_grads(False)
+        return tuple(tensor.detach() for tensor in inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Optional[torch.Tensor]) -> Any:
+        ctx.box.outgoing = gradients
+        return (None,) * (2 + len(gradients))
+
+
+class End(torch.autograd.Function):
+    """From the outputs of a ghost to its end."""
+
+    @staticmethod
+    def forward(ctx: Any, box: Box, *outputs: torch.Tensor) -> torch.Tensor:
+        ctx.box = box
+        ctx.set_materialize_grads(False)
+        return outputs[0].new_empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, _gradient: Optional[torch.Tensor]) -> Any:
+        incoming, ctx.box.incoming = ctx.box.incoming, ()
+        return (None, *incoming)
+
+
+class Holder:
+    """The place of a saved value in a graph. It goes when the graph has read it, and the value with it."""
+
+    __slots__ = ("value", "shape", "dtype")
+
+    def __init__(self, like: torch.Tensor) -> None:
+        self.value: Optional[torch.Tensor] = None
+        self.shape, self.dtype = like.shape, like.dtype
+
+
+def _read(holder: Holder) -> torch.Tensor:
+    if holder.value is None:
+        raise RuntimeError("a graph without its values was gone back through; this is a bug in rekindle")
+    return holder.value
+
+
+class Ghost:
+    """The graph of one stage without its values, or, once they are filled in, its tape."""
+
+    __slots__ = ("box", "start", "end", "holders", "input_wanted", "wanted")
+
+    def __init__(self) -> None:
+        self.box = Box()
+        self.start: Optional[torch.Tensor] = None
+        self.end: Optional[torch.Tensor] = None
+        self.holders: List[Holder] = []
+        self.input_wanted: Sequence[bool] = ()
+        self.wanted: List[bool] = []
+
+    def begin(self, tensors: List[torch.Tensor], wanted: Sequence[bool]) -> List[torch.Tensor]:
+        """The stage's inputs, as the graph sees them. The stage is to run within :meth:`noting`."""
+        self.input_wanted = wanted
+        asked = [tensor for tensor, is_wanted in zip(tensors, wanted) if is_wanted]
+        if not asked:
+            return tensors
+        self.start = asked[0].new_empty(0, dtype=torch.float32).requires_grad_()
+        tied = iter(Begin.apply(self.box, self.start, *asked))
+        return [next(tied) if is_wanted else tensor for tensor, is_wanted in zip(tensors, wanted)]
+
+    def noting(self) -> Any:
+        """Within it, autograd keeps places in place of values."""
+        return torch.autograd.graph.saved_tensors_hooks(self._place, _read)
+
+    def _place(self, tensor: torch.Tensor) -> Holder:
+        holder = Holder(tensor)
+        self.holders.append(holder)
+        return holder
+
+    def finish(self, outputs: List[torch.Tensor]) -> None:
+        self.wanted = [output.requires_grad for output in outputs]
+        asked = [output for output in outputs if output.requires_grad]
+        if asked:
+            self.end = End.apply(self.box, *asked)
+
+    def filling(self) -> "Filling":
+        """Within it, a second run of the stage fills the values in, and stops with the last."""
+        return Filling(self)
+
+
+class Filling:
+    """A second run."""
+
+    __slots__ = ("ghost", "at", "hooks", "complete", "differs", "stopped")
+
+    def __init__(self, ghost: Ghost):
+        self.ghost, self.at, self.stopped = ghost, 0, False
+        # The first value of another shape or type: which, what it was, and what it is.
+        self.differs: Optional[Tuple[int, tuple, tuple]] = None
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self._fill, lambda value: value)
+        # A graph that saves nothing needs no second run at all.
+        self.complete = not ghost.holders
+
+    def _fill(self, tensor: torch.Tensor) -> torch.Tensor:
+        holders = self.ghost.holders
+        if self.at < len(holders):
+            holder = holders[self.at]
+            if tensor.shape != holder.shape or tensor.dtype != holder.dtype:
+                self.differs = self.at, (tuple(holder.shape), holder.dtype), describe(tensor)
+                self.stopped = True
+                raise Stop
+            holder.value = tensor.detach()
+        self.at += 1
+        if self.at == len(holders):
+            self.complete = self.stopped = True
+            raise Stop
+        return tensor
+
+    def __enter__(self) -> "Filling":
+        self.hooks.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        self.hooks.__exit__(kind, error, trace)
+        # From here on the graph alone holds the values, and lets each go when it has read it.
+        self.ghost.holders = []
+        # PyTorch 1.13 makes an error of its own out of what a hook raises.
+        return self.stopped and kind is not None
