@@ -20,7 +20,7 @@ from .random_state import Generators
 from .saved_sizes import add_saved_sizes
 from .stage import Stage, Way
 from .times import add_times
-from .wiring import Call
+from .wiring import FIRST, Call
 
 #: How often each kind of stage runs; the median counts.
 RUNS = 5
@@ -62,8 +62,8 @@ class MeasuringEngine(Engine):
         words = [repr(type(stage.block)), repr(stage.block), str(stage.block.training), ",".join(stage.ways)]
         words += [f"{trees.in_words(trees.describe(p))} {p.requires_grad}" for p in self.parameters[number - 1]]
         words += [trees.in_words(trees.describe(t)) for t in boundary.tensors] + [str(list(boundary.wanted))]
-        # The last stage hands all of its output on.
-        words.append(str(number == len(self.stage_list)))
+        # The last stage hands all of its output on, the others what the next one takes.
+        words.append(str(self.call.wiring == FIRST and number == len(self.stage_list)))
         return int.from_bytes(hashlib.sha256("\n".join(words).encode()).digest()[:7], "little")
 
     def options(self, number: int) -> List[str]:

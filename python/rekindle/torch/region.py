@@ -13,6 +13,7 @@ from rekindle import _core
 from . import trees
 from .engine import Engine
 from .errors import ChainNotFound, NotInstalled
+from .group import grouped
 from .node import Step
 from .random_state import Generators
 from .report import Report
@@ -67,7 +68,9 @@ class Region(nn.Module):
     weights are loaded and saved as before.
     """
 
-    def __init__(self, container: nn.Module, planner: Any, wiring: Optional[str] = None, name: str = ""):
+    def __init__(
+        self, container: nn.Module, planner: Any, wiring: Optional[str] = None, name: str = "", group: int = 1
+    ):
         super().__init__()
         blocks = list(container.named_children())
         if not blocks:
@@ -79,7 +82,8 @@ class Region(nn.Module):
         for child, block in blocks:
             self.add_module(child, block)
         prefix = f"{name}." if name else ""
-        stages = [Stage(number, f"{prefix}{child}", block) for number, (child, block) in enumerate(blocks, 1)]
+        rows = grouped(blocks, group, wiring)
+        stages = [Stage(number, f"{prefix}{child}", block) for number, (child, block) in enumerate(rows, 1)]
         # Not as attributes of a module: they hold no parameters of their own.
         self.__dict__["stages"] = stages
         self.__dict__["container"] = container
@@ -179,11 +183,11 @@ class Region(nn.Module):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            start, stop, step = index.indices(len(self.stages))
-            if (start, step) == (0, 1) and stop >= len(self.stages):
+            start, stop, step = index.indices(len(self._modules))
+            if (start, step) == (0, 1) and stop >= len(self._modules):
                 return self
             raise ChainNotFound(
-                f"the model takes blocks {index.start} to {index.stop} out of a region of {len(self.stages)}, expected all "
+                f"the model takes blocks {index.start} to {index.stop} out of a region of {len(self._modules)}, expected all "
                 "of them; make a region of those it runs"
             )
         if index in (0, -1):
@@ -201,7 +205,7 @@ class Region(nn.Module):
             stages = self.__dict__.get("stages")
             if stages is None or name.startswith("_"):
                 raise
-            found = [getattr(stage.block, name) for stage in stages]
+            found = [getattr(block, name) for block in self._modules.values()]
             if any(value is not found[0] and value != found[0] for value in found[1:]):
                 raise AttributeError(
                     f"the blocks of the region differ in `{name}`, so it has none: give each its own region"

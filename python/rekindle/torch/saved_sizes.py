@@ -60,6 +60,8 @@ def add_saved_sizes(engine: Any, boundary: Boundary, profile: Dict[str, Any]) ->
             known[kind] = {way: size for way, (size, _) in found.items()}, found[None][1]
         sizes, boundary = known[kind]
         stage["tape_bytes"] = max(sizes[None], stage["output_bytes"])
+        # As large as the output: nobody has counted it.
+        stage.pop("gradient_bytes", None)
         for option in stage.get("options", ()):
             option["tape_bytes"] = max(sizes[option["name"]], stage["output_bytes"])
             # What it leaves out is there again while its backward runs.
