@@ -290,3 +290,23 @@ def test_the_optimizers_state_to_come() -> None:
     assert state_to_come(optimizer, cpu) == 0
     assert state_to_come(torch.optim.SGD(model.parameters(), lr=1.0), cpu) == 0
     assert state_to_come(torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9), cpu) == 400
+
+
+def test_the_page_runs(root: Path) -> None:
+    import doctest
+    import re
+
+    text = (root / "docs" / "pytorch.md").read_text()
+    blocks = re.findall(r"^```pycon\n(.*?)^```$", text, re.M | re.S)
+    assert len(blocks) == 2
+    said: list = []
+    test = doctest.DocTestParser().get_doctest("\n".join(blocks), {}, "docs/pytorch.md", None, 0)
+    failed, tried = doctest.DocTestRunner().run(test, out=said.append)
+    assert tried > 5 and failed == 0, "".join(said)
+
+
+def test_the_packages_own_example_runs() -> None:
+    import doctest
+
+    failed, tried = doctest.testmod(rekindle.torch)
+    assert tried > 3 and failed == 0
