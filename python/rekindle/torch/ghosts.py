@@ -62,6 +62,11 @@ class End(torch.autograd.Function):
         return (None, *incoming)
 
 
+# Without the wrapper that looks for functorch's transforms, in which a region cannot run anyway.
+_begin = super(torch.autograd.Function, Begin).apply
+_end = super(torch.autograd.Function, End).apply
+
+
 class Holder:
     """The place of a saved value in a graph. It goes when the graph has read it, and the value with it."""
 
@@ -98,7 +103,7 @@ class Ghost:
         if not asked:
             return tensors
         self.start = asked[0].new_empty(0, dtype=torch.float32).requires_grad_()
-        tied = iter(Begin.apply(self.box, self.start, *asked))
+        tied = iter(_begin(self.box, self.start, *asked))
         return [next(tied) if is_wanted else tensor for tensor, is_wanted in zip(tensors, wanted)]
 
     def noting(self) -> Any:
@@ -114,7 +119,7 @@ class Ghost:
         self.wanted = [output.requires_grad for output in outputs]
         asked = [output for output in outputs if output.requires_grad]
         if asked:
-            self.end = End.apply(self.box, *asked)
+            self.end = _end(self.box, *asked)
 
     def filling(self) -> "Filling":
         """Within it, a second run of the stage fills the values in, and stops with the last."""

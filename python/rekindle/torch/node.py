@@ -45,7 +45,7 @@ class Step:
         del boundary, output
         tokens = [tensor for tensor in tensors if tensor.requires_grad] + engine.extra_origins
         for index in range(len(engine.stage_list)):
-            tokens = StageNode.apply(self, index, *tokens, *self.parameters_of_node(index))
+            tokens = _apply(self, index, *tokens, *self.parameters_of_node(index))
         if watch is not None:
             watch("forward ends")
         return unflatten(list(tokens[:count]), out_spec)
@@ -118,3 +118,7 @@ class StageNode(torch.autograd.Function):
         if step is None:
             raise BackwardTwice()
         return (None, None, *step.go_back(ctx.index, gradients))
+
+
+# Without the wrapper that looks for functorch's transforms, in which a region cannot run anyway.
+_apply = super(torch.autograd.Function, StageNode).apply
