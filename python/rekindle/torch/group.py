@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any, Callable, List, Tuple
 
 from torch import nn
 
@@ -19,24 +19,32 @@ class Group(nn.Module):
         self.train(blocks[0].training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.one_by_one(_call, *args, **kwargs)
+
+    def one_by_one(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Each block by ``run(block, ...)``."""
         if self.wiring == SPREAD:
             for block in self.blocks:
-                args = block(*args, **kwargs)
+                args = run(block, *args, **kwargs)
             return args
         output: Any = None
         for block in self.blocks:
             if args:
-                output = block(*args, **kwargs)
+                output = run(block, *args, **kwargs)
                 args = (self._hand_on(output), *args[1:])
             else:
                 # The boundary is given by name: the first keyword.
-                output = block(**kwargs)
+                output = run(block, **kwargs)
                 name = next(iter(kwargs))
                 kwargs = {**kwargs, name: self._hand_on(output)}
         return output
 
     def _hand_on(self, output: Any) -> Any:
         return output[0] if self.wiring == FIRST and isinstance(output, (tuple, list)) else output
+
+
+def _call(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    return block(*args, **kwargs)
 
 
 def grouped(blocks: List[Tuple[str, nn.Module]], size: int, wiring: str) -> List[Tuple[str, nn.Module]]:

@@ -16,6 +16,7 @@ import torch.utils.checkpoint
 from rekindle.errors import ArgumentError
 
 from .errors import DeviceAbsent
+from .group import Group
 from .stage import Stage
 
 #: The parts of a block's activations that compiled options may keep. With none, its backward starts from its input.
@@ -24,6 +25,7 @@ BUDGETS = (0.75, 0.5, 0.25, 0.0)
 COMPILE = "compile"
 SELECTIVE = "selective"
 RECOMPUTE = "recompute"
+EACH = "compiled-each-0"
 
 #: Options that need no compiler, by default: from PyTorch 2.1 a block that is run again stops where its backward needs
 #: nothing more, which a plan's own recomputation cannot.
@@ -63,6 +65,10 @@ def _compiled(stages: List[Stage], parts: List[float]) -> None:
         stage.taped = stage.untaped = functools.partial(whole, stage.block)
         for name, call in smaller:
             stage.ways[name] = functools.partial(call, stage.block)
+        if isinstance(stage.block, Group) and 0.0 in parts:
+            # Of each block its input, rather than of all of them the first one's: no more than one block is there at once.
+            one = functools.partial(stage.block.one_by_one, smaller[-1][1])
+            stage.ways[EACH] = one
 
 
 def _call(block: Any, *args: Any, **kwargs: Any) -> Any:
