@@ -292,9 +292,9 @@ class _Survey:
 
     def __init__(self) -> None:
         self.looks = False
-        self.found: Optional[Tuple[Call, List[torch.Tensor], tuple]] = None
+        self.found: Optional[Tuple[Call, List[torch.Tensor], Tuple[Any, ...]]] = None
 
-    def plan(self, region: Region, call: Call, tensors: List[torch.Tensor], spec: tuple) -> Planned:
+    def plan(self, region: Region, call: Call, tensors: List[torch.Tensor], spec: Tuple[Any, ...]) -> Planned:
         if self.looks:
             apart = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
             extras, shape = trees.flatten(call.extras())

@@ -28,7 +28,7 @@ class Boundary:
 
     __slots__ = ("tensors", "spec", "wanted", "versions")
 
-    def __init__(self, tensors: List[torch.Tensor], spec: tuple, wanted: Sequence[bool]):
+    def __init__(self, tensors: List[torch.Tensor], spec: Tuple[Any, ...], wanted: Sequence[bool]):
         self.tensors, self.spec = tensors, spec
         # Which of them need a gradient.
         self.wanted = wanted
@@ -54,7 +54,7 @@ class Engine:
         self.autocast = Autocast()
         self.draws = Draws(generators, count)
         self.ran = [False] * count
-        self.made: List[Optional[List[tuple]]] = [None] * count
+        self.made: List[Optional[List[Tuple[Any, ...]]]] = [None] * count
         self.buffer_starts: list = [None] * count
         # What is the same for all stages: with leaves of its own where it needs a gradient.
         tensors, spec = trees.flatten(call.extras())
@@ -253,7 +253,7 @@ class Engine:
 
     def _run(
         self, stage: Stage, way: Way, boundary: Boundary, tensors: List[torch.Tensor]
-    ) -> Tuple[List[torch.Tensor], tuple]:
+    ) -> Tuple[List[torch.Tensor], Tuple[Any, ...]]:
         index = stage.number - 1
         value = trees.unflatten(tensors, boundary.spec)
         versions = [tensor._version for tensor in tensors]

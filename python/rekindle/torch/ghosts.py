@@ -134,7 +134,7 @@ class Filling:
     def __init__(self, ghost: Ghost):
         self.ghost, self.at, self.stopped = ghost, 0, False
         # The first value of another shape or type: which, what it was, and what it is.
-        self.differs: Optional[Tuple[int, tuple, tuple]] = None
+        self.differs: Optional[Tuple[int, tuple, Tuple[Any, ...]]] = None
         self.hooks = torch.autograd.graph.saved_tensors_hooks(self._fill, lambda value: value)
         # A graph that saves nothing needs no second run at all.
         self.complete = not ghost.holders

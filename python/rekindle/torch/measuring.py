@@ -103,7 +103,7 @@ def measure(
     stages: List[Stage],
     call: Call,
     tensors: List[torch.Tensor],
-    spec: tuple,
+    spec: Tuple[Any, ...],
     model: str,
     runs: int = RUNS,
     options: bool = True,

@@ -7,7 +7,7 @@ once, and when plain PyTorch would give it: what listens there, such as Distribu
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 import torch
 
@@ -29,7 +29,7 @@ class Step:
         # Told when the halves begin and end, while a step is measured.
         self.watch = watch
 
-    def run(self, tensors: List[torch.Tensor], spec: tuple) -> Any:
+    def run(self, tensors: List[torch.Tensor], spec: Tuple[Any, ...]) -> Any:
         """The forward half, and the nodes for the rest."""
         engine, watch = self.engine, self.watch
         self.input_wanted = [tensor.requires_grad for tensor in tensors]
@@ -57,7 +57,7 @@ class Step:
             return self.engine.trainable[index]
         return [p for p in self.engine.trainable[index] if shared.get(id(p), index) == index]
 
-    def go_back(self, index: int, gradients: tuple) -> Gradient:
+    def go_back(self, index: int, gradients: Tuple[Any, ...]) -> Gradient:
         """The gradients of a node's inputs."""
         engine, watch = self.engine, self.watch
         if index == len(engine.stage_list) - 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -62,7 +62,7 @@ class Planner:
                 argument="budget",
             )
 
-    def plan(self, region: Region, call: Call, tensors: List[torch.Tensor], spec: tuple) -> Planned:
+    def plan(self, region: Region, call: Call, tensors: List[torch.Tensor], spec: Tuple[Any, ...]) -> Planned:
         """The plan for inputs like these."""
         names = [stage.name for stage in region.stages]
         options = list(region.stages[0].ways)

@@ -21,7 +21,7 @@ from .schedules import run_again_unread
 from .stage import Stage
 from .wiring import FIRST, VALUE, WIRINGS, Call
 
-def _forward(region: "Region", args: tuple, kwargs: Dict[str, Any]) -> Any:
+def _forward(region: "Region", args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
     return region.run(args, kwargs)
 
 
@@ -97,7 +97,7 @@ class Region(nn.Module):
             return _outside_compiler()(self, args, kwargs)
         return self.run(args, kwargs)
 
-    def run(self, args: tuple, kwargs: Dict[str, Any]) -> Any:
+    def run(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         """Runs the blocks: under a plan, or as they are where nothing needs a gradient."""
         call, value = Call.take_apart(self.wiring, args, kwargs)
         if not torch.is_grad_enabled():
@@ -128,7 +128,7 @@ class Region(nn.Module):
         devices = {tensor.device for tensor in tensors}
         return Generators(sorted(devices, key=str))
 
-    def _planned_for(self, call: Call, tensors: List[torch.Tensor], spec: tuple, extras: List[torch.Tensor]) -> Planned:
+    def _planned_for(self, call: Call, tensors: List[torch.Tensor], spec: Tuple[Any, ...], extras: List[torch.Tensor]) -> Planned:
         key = signature(tensors, extras, self.stages)
         planned = self.planned.get(key)
         if planned is None:
