@@ -49,7 +49,7 @@ def live_peak(region: Any, x: Any) -> int:
         """A saved tensor: gone when the graph lets go of it."""
 
         def __init__(self, tensor: Any):
-            self.tensor, self.key = tensor, grow(tensor)
+            self.tensor, self.key = tensor.detach(), grow(tensor)
 
         def __del__(self) -> None:
             if self.key:

@@ -108,12 +108,15 @@ class Ghost:
 
     def noting(self) -> Any:
         """Within it, autograd keeps places in place of values."""
-        return torch.autograd.graph.saved_tensors_hooks(self._place, _read)
+        holders = self.holders
 
-    def _place(self, tensor: torch.Tensor) -> Holder:
-        holder = Holder(tensor)
-        self.holders.append(holder)
-        return holder
+        # The graph holds on to this function for as long as it lives: it must not know the ghost, which holds the graph.
+        def place(tensor: torch.Tensor) -> Holder:
+            holder = Holder(tensor)
+            holders.append(holder)
+            return holder
+
+        return torch.autograd.graph.saved_tensors_hooks(place, _read)
 
     def finish(self, outputs: List[torch.Tensor]) -> None:
         self.wanted = [output.requires_grad for output in outputs]
@@ -123,24 +126,26 @@ class Ghost:
 
     def filling(self) -> "Filling":
         """Within it, a second run of the stage fills the values in, and stops with the last."""
-        return Filling(self)
+        return Filling(self.holders)
 
 
 class Filling:
-    """A second run."""
+    """A second run. Knows the places and not the graph they are in."""
 
-    __slots__ = ("ghost", "at", "hooks", "complete", "differs", "stopped")
+    __slots__ = ("holders", "at", "hooks", "complete", "differs", "stopped")
 
-    def __init__(self, ghost: Ghost):
-        self.ghost, self.at, self.stopped = ghost, 0, False
+    def __init__(self, holders: List[Holder]):
+        self.holders, self.at, self.stopped = holders, 0, False
         # The first value of another shape or type: which, what it was, and what it is.
-        self.differs: Optional[Tuple[int, tuple, Tuple[Any, ...]]] = None
-        self.hooks = torch.autograd.graph.saved_tensors_hooks(self._fill, lambda value: value)
+        self.differs: Optional[Tuple[int, Tuple[Any, ...], Tuple[Any, ...]]] = None
+        self.hooks: Any = None
         # A graph that saves nothing needs no second run at all.
-        self.complete = not ghost.holders
+        self.complete = not holders
 
-    def _fill(self, tensor: torch.Tensor) -> torch.Tensor:
-        holders = self.ghost.holders
+    def _fill(self, tensor: torch.Tensor) -> None:
+        """What the second run's own graph keeps is nothing: nobody goes back through it, and a graph that kept a tensor it
+        has made would hold itself."""
+        holders = self.holders
         if self.at < len(holders):
             holder = holders[self.at]
             if tensor.shape != holder.shape or tensor.dtype != holder.dtype:
@@ -152,15 +157,17 @@ class Filling:
         if self.at == len(holders):
             self.complete = self.stopped = True
             raise Stop
-        return tensor
 
     def __enter__(self) -> "Filling":
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(self._fill, _read)
         self.hooks.__enter__()
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
         self.hooks.__exit__(kind, error, trace)
-        # From here on the graph alone holds the values, and lets each go when it has read it.
-        self.ghost.holders = []
+        self.hooks = None
+        # From here on the graph alone holds the values, and lets each go when it has read it. The list is emptied, not
+        # replaced: the graph knows it.
+        self.holders.clear()
         # PyTorch 1.13 makes an error of its own out of what a hook raises.
         return self.stopped and kind is not None

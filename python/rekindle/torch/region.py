@@ -109,7 +109,7 @@ class Region(nn.Module):
             return self._plain(call, value)
         planned = self._planned_for(call, tensors, spec, extras)
         engine = Engine(self.stages, call, self._generators(tensors))
-        engine.haunted = planned.haunted & self.hauntable
+        engine.haunted = planned.haunted
         storage = None
         if planned.places:
             storage, engine.parcels = planned.places.storage, planned.places.parcels()
@@ -133,6 +133,7 @@ class Region(nn.Module):
         planned = self.planned.get(key)
         if planned is None:
             planned = self.planned[key] = self.planner.plan(self, call, tensors, spec)
+            planned.haunted &= self.hauntable
         return planned
 
     @property
@@ -168,12 +169,9 @@ class Region(nn.Module):
     def hauntable(self) -> FrozenSet[int]:
         """The stages whose first run may leave a graph without its values. Compiled code does not stop half-way, and a block
         with a region in it keeps values that no graph knows of."""
-        found = self.__dict__.get("_hauntable")
-        if found is None:
-            plain = [stage for stage in self.stages if stage.untaped is stage.block]
-            inner = [stage for stage in plain if not any(isinstance(m, Region) for m in stage.block.modules())]
-            found = self.__dict__["_hauntable"] = frozenset(stage.number for stage in inner)
-        return found
+        plain = [stage for stage in self.stages if stage.untaped is stage.block]
+        inner = [stage for stage in plain if not any(isinstance(m, Region) for m in stage.block.modules())]
+        return frozenset(stage.number for stage in inner)
 
     def __iter__(self) -> Iterator["Region"]:
         return iter((self,))

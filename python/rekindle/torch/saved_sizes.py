@@ -20,7 +20,8 @@ class Saved:
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
         self.add(tensor)
-        return tensor
+        # Apart from the graph: one that held what it has made would hold itself.
+        return tensor.detach()
 
     def add(self, tensor: torch.Tensor) -> None:
         key = trees.storage_key(tensor)
