@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, List, Optional, Tuple
 
 import torch
 
 State = Tuple[Any, ...]
+
+try:
+    _memcmp: Any = ctypes.CDLL(None).memcmp
+    _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+except (AttributeError, OSError, TypeError):
+    _memcmp = None
+
+
+def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
+    # Five kilobytes on the host, once for each stage: `torch.equal` takes ten times as long.
+    if _memcmp is None:
+        return torch.equal(one, other)
+    return one.numel() == other.numel() and _memcmp(one.data_ptr(), other.data_ptr(), one.numel()) == 0
 
 
 class Generators:
@@ -52,7 +66,7 @@ class Generators:
             generator.set_offset(offset)
 
     def same(self, one: State, other: State) -> bool:
-        if not torch.equal(one[0], other[0]):
+        if not _same_bytes(one[0], other[0]):
             return False
         if self.counted:
             return one[1:] == other[1:]
