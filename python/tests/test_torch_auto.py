@@ -274,6 +274,12 @@ def test_a_plan_for_a_whole_step_runs_in_the_region(part: float) -> None:
     assert made.report.predicted_peak_bytes <= budget
     names = [stage.name for stage in made.profile.stages]
     assert names[0] == "(before the region)" and names[-1] == "(after the region)" and len(names) == 10
+    # The profile of a whole step is taken again, with or without its plan.
+    for given in ({}, {"plan": made.plan}):
+        again = rekindle.torch.checkpointed(ours.blocks, budget=budget, profile=made.profile, **given)
+        again.planner.surroundings, again.planner.surveyed_bytes = made.planner.surroundings, x.numel() * 4
+        assert step(ours, lambda: again(x).square().mean(), (x,)).same_as(expected) == []
+        assert again.plan.actions == made.plan.actions
     with pytest.raises(rekindle.BudgetTooSmall, match="are there before the step begins") as raised:
         region(1 << 20)(x)
     assert abs(raised.value.smallest_bytes - least) < 65536

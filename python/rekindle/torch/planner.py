@@ -17,7 +17,7 @@ from .measuring import RUNS, measure
 from .offload import Places
 from .region import Planned, Region
 from .schedules import actions_of, schedule_by_rule, schedule_of, unmeasured, without_surroundings
-from .whole_step import Surroundings
+from .whole_step import Surroundings, is_whole, region_of
 from .wiring import Call
 
 #: What is left free of a budget for what turns out larger than it was when it was measured.
@@ -85,28 +85,34 @@ class Planner:
             )
         else:
             measured = json.loads(self.given_profile.to_json())
-            self._check_profile(measured, names, tensors)
-        return self._of_profile(measured, known, tensors)
+        return self._of_profile(measured, known, names, tensors)
 
-    def _of_profile(self, measured: Dict[str, Any], known: Dict[str, Any], tensors: List[torch.Tensor]) -> Planned:
-        stages = len(measured["stages"])
+    def _of_profile(
+        self, whole: Dict[str, Any], known: Dict[str, Any], names: Sequence[str], tensors: List[torch.Tensor]
+    ) -> Planned:
+        around = self._around(tensors)
+        measured = region_of(whole) if is_whole(whole) else whole
+        self._check_profile(measured, names, tensors)
+        stages = len(names)
         if self.places:
             # What a profile of another day says of places was true of that day's disk.
             self.places.open(measured, tensors[0])
-        around = self._around(measured, tensors)
-        whole = around.around(measured) if around else measured
+        if is_whole(whole):
+            whole = {**measured, "input_bytes": whole["input_bytes"], "stages": whole["stages"]}
+        elif around:
+            whole = around.around(measured)
         profile = rekindle.Profile.from_json(json.dumps(whole))
         base = around.base_bytes if around else 0
         plan = self.given_plan or self._solve(profile, base)
         actions = actions_of(plan)
-        if around:
+        if is_whole(whole):
             actions = without_surroundings(actions, before=True, after=True, stages=stages)
         known["base_bytes"] = base
-        known["whole_step"] = around is not None
+        known["whole_step"] = is_whole(whole)
         schedule = schedule_of(json.dumps(measured), actions, stages)
         return Planned(schedule, actions, plan, profile, self.places, known)
 
-    def _around(self, measured: Dict[str, Any], tensors: List[torch.Tensor]) -> Optional[Surroundings]:
+    def _around(self, tensors: List[torch.Tensor]) -> Optional[Surroundings]:
         if self.surroundings is None:
             return None
         size = sum(trees.tensor_bytes(tensor) for tensor in tensors)

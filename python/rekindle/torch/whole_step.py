@@ -57,6 +57,17 @@ class Surroundings:
         return {**profile, "input_bytes": 0, "stages": [before, *profile["stages"], after]}
 
 
+def is_whole(profile: Dict[str, Any]) -> bool:
+    """Whether a profile is one of a whole step."""
+    return bool(profile["stages"]) and profile["stages"][0]["name"] == BEFORE
+
+
+def region_of(profile: Dict[str, Any]) -> Dict[str, Any]:
+    """The profile of the region in a whole step's."""
+    before, *stages, _after = profile["stages"]
+    return {**profile, "input_bytes": before["output_bytes"], "stages": stages}
+
+
 def _scaled(part: Dict[str, int], factor: float) -> Dict[str, int]:
     fixed = "parameter_gradient_bytes"
     return {name: value if name == fixed else int(value * factor) for name, value in part.items()}
