@@ -316,3 +316,14 @@ def test_the_packages_own_example_runs() -> None:
 
     failed, tried = doctest.testmod(rekindle.torch)
     assert tried > 3 and failed == 0
+
+
+def test_with_room_for_everything_the_blocks_run_as_they_are() -> None:
+    plain, ours = twins(Mlp)
+    x = torch.randn(96, 32, requires_grad=True)
+    installed = quick(ours, x, "1GiB", loss=lambda y: y.sum())
+    output = ours.blocks(x)
+    assert type(output.grad_fn).__name__ == type(plain.blocks(x).grad_fn).__name__, "no node of ours is in the graph"
+    expected = step(plain, lambda: plain(x).square().mean(), (x,))
+    assert step(ours, lambda: ours(x).square().mean(), (x,)).same_as(expected) == []
+    assert set(installed.report.ways()) == {"tape kept"}

@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from rekindle.torch.schedules import run_again_unread, schedule_by_rule, without_surroundings
+from rekindle.torch.schedules import keeps_all, run_again_unread, schedule_by_rule, without_surroundings
 
 NAMES = [str(number) for number in range(6)]
 
@@ -26,6 +26,7 @@ NAMES = [str(number) for number in range(6)]
 def test_stages_that_are_run_again_for_their_backward_alone(rule: str, unread: set) -> None:
     _, actions, _ = schedule_by_rule(rule, NAMES)
     assert run_again_unread(actions) == unread
+    assert keeps_all(actions) == (rule == "store-all")
 
 
 def test_an_output_that_is_kept_or_moved_is_read() -> None:

@@ -7,18 +7,20 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, T
 import torch
 from torch import nn
 
+import rekindle
+
 from . import trees
 from .buffers import Buffers
 from .discovery import find_chain
 from .errors import ChainNotFound, DeviceAbsent, NotInstalled
 from .offload import Disk, Places
-from .options import install_options
+from .options import install_options, whole_region
 from .planner import Planner
 from .random_state import Generators
 from .region import Planned, Region
 from .report import Report
 from .schedules import schedule_by_rule
-from .whole_step import one_step, state_to_come, surroundings
+from .whole_step import one_step, plain_peak, state_to_come, surroundings
 from .wiring import Call
 
 
@@ -277,7 +279,11 @@ def auto(
         region.planned.clear()
         install_options(region.stages, options)
         region.__dict__["planner"] = planner
-        region._planned_for(call, tensors, spec, trees.flatten(call.extras())[0])
+        planned = region._planned_for(call, tensors, spec, trees.flatten(call.extras())[0])
+        if whole_step:
+            _keep_all_if_it_fits(model, lambda: _loss(run(), loss), region, planned, planner)
+        if planned.keeps_all and group > 1:
+            region.__dict__["whole"] = whole_region(list(chain.container.children()), chain.wiring, options)
     except BaseException:
         if installed._installed:
             installed.remove()
@@ -285,6 +291,27 @@ def auto(
     finally:
         generators.restore(state)
     return installed
+
+
+def _keep_all_if_it_fits(
+    model: nn.Module, run: Callable[[], torch.Tensor], region: Region, planned: Planned, planner: Planner
+) -> None:
+    """Where the budget is about what keeping everything takes, that is tried: the model then runs as if there were no plan."""
+    around, budget = planner.surroundings, planner.budget
+    if planned.keeps_all or around is None or budget is None or planner.given_plan is not None:
+        return
+    everything = rekindle.plan(planned.profile, solver="store-all")
+    if around.base_bytes + everything.predicted.peak_bytes > budget * NEARLY:
+        return
+    with Buffers(model).look():
+        peak = plain_peak(model, run, region, next(model.parameters()).device) + around.to_come
+    if peak <= budget:
+        planned.keeps_all, planned.plan = True, everything
+        planned.known["measured_peak_bytes"] = peak
+
+
+#: A prediction may be a little above what is then found.
+NEARLY = 1.01
 
 
 class _Survey:

@@ -109,6 +109,7 @@ def measure(
     options: bool = True,
     progress: Optional[Callable[[int, str], None]] = None,
     hauntable: FrozenSet[int] = frozenset(),
+    around_ns: int = 0,
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """The profile of a region's stages, as a dictionary, and what is known of the measurement."""
     device = tensors[0].device
@@ -122,7 +123,7 @@ def measure(
         profile = json.loads(text)
         if not sized:
             add_saved_sizes(engine, boundary, profile)
-        haunted = add_times(engine, boundary, profile, runs)
+        haunted = add_times(engine, boundary, profile, runs, around_ns)
     finally:
         generators.restore(state)
     known = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs, "haunted": haunted}

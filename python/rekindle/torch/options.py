@@ -32,6 +32,14 @@ EACH = "compiled-each-0"
 EAGER = (RECOMPUTE,)
 
 
+def whole_region(blocks: List[Any], wiring: str, options: Union[None, str, Sequence[Any]]) -> Any:
+    """What runs all blocks as one compiled function, for when everything is kept; none where nothing is compiled."""
+    named = [options] if isinstance(options, (str, float)) else list(options or ())
+    if not any(option == COMPILE or isinstance(option, (int, float)) for option in named):
+        return None
+    return functools.partial(compiled_call(1.0), Group(blocks, wiring))
+
+
 def install_options(stages: List[Stage], options: Union[None, str, Sequence[Any]]) -> None:
     """Gives stages their options: ``"compile"``, ``"selective"``, ``"recompute"``, or a list with parts such as ``0.5``."""
     if options is None:

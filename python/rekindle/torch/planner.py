@@ -16,7 +16,7 @@ from .errors import OtherModel, PlanLength
 from .measuring import RUNS, measure
 from .offload import Places
 from .region import Planned, Region
-from .schedules import actions_of, schedule_by_rule, schedule_of, unmeasured, without_surroundings
+from .schedules import actions_of, keeps_all, schedule_by_rule, schedule_of, unmeasured, without_surroundings
 from .whole_step import Surroundings, is_whole, region_of
 from .wiring import Call
 
@@ -82,6 +82,7 @@ class Planner:
                 bool(options),
                 self.progress,
                 region.hauntable,
+                self.surroundings.time_ns() if self.surroundings else 0,
             )
         else:
             measured = json.loads(self.given_profile.to_json())
@@ -110,7 +111,10 @@ class Planner:
         known["base_bytes"] = base
         known["whole_step"] = is_whole(whole)
         schedule = schedule_of(json.dumps(measured), actions, stages)
-        return Planned(schedule, actions, plan, profile, self.places, known)
+        planned = Planned(schedule, actions, plan, profile, self.places, known)
+        # One who asks for a rule, or gives a plan, gets it.
+        planned.keeps_all = self.given_plan is None and not is_rule(self.strategy) and keeps_all(actions)
+        return planned
 
     def _around(self, tensors: List[torch.Tensor]) -> Optional[Surroundings]:
         if self.surroundings is None:

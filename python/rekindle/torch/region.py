@@ -40,7 +40,7 @@ _forward_outside: Any = None
 class Planned:
     """What a region runs: a schedule, and where its plan came from."""
 
-    __slots__ = ("schedule", "plan", "profile", "places", "known", "haunted")
+    __slots__ = ("schedule", "plan", "profile", "places", "known", "haunted", "keeps_all")
 
     def __init__(
         self,
@@ -52,6 +52,8 @@ class Planned:
         known: Any = None,
     ):
         self.schedule, self.plan, self.profile, self.places = schedule, plan, profile, places
+        #: Everything fits: the blocks run as they are, in the user's own graph.
+        self.keeps_all = False
         #: The stages that are run again for their backward alone, where that was measured to pay.
         self.haunted = run_again_unread(actions)
         if known and "haunted" in known:
@@ -91,6 +93,9 @@ class Region(nn.Module):
         self.__dict__["wiring"] = wiring
         self.__dict__["planned"] = {}
         self.__dict__["watch"] = None
+        self.__dict__["keeps_all"] = False
+        # What runs all blocks as one, where that is faster than one stage after the other.
+        self.__dict__["whole"] = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" in sys.modules:
@@ -107,7 +112,11 @@ class Region(nn.Module):
         tracked = any(tensor.requires_grad for tensor in tensors) or any(tensor.requires_grad for tensor in extras)
         if not tracked and not any(p.requires_grad for stage in self.stages for p in stage.parameters()):
             return self._plain(call, value)
+        if self.keeps_all:
+            return self._kept(call, value)
         planned = self._planned_for(call, tensors, spec, extras)
+        if planned.keeps_all and self.watch is None:
+            return self._kept(call, value)
         engine = Engine(self.stages, call, self._generators(tensors))
         engine.haunted = planned.haunted
         storage = None
@@ -121,6 +130,16 @@ class Region(nn.Module):
         output = value
         for stage in self.stages:
             output = call.run(stage.untaped, value)
+            value = call.hand_on(output)
+        return output
+
+    def _kept(self, call: Call, value: Any) -> Any:
+        """Everything is kept: there is nothing to do for us, and nothing is done."""
+        if self.whole is not None:
+            return call.run(self.whole, value)
+        output = value
+        for stage in self.stages:
+            output = call.run(stage.taped, value)
             value = call.hand_on(output)
         return output
 

@@ -26,7 +26,9 @@ class Report:
         self.base_bytes: int = known.get("base_bytes", 0)
         self.whole_step: bool = known.get("whole_step", False)
         self.measured: bool = "sized" in known or plan.predicted.peak_bytes > 0
-        self.predicted_peak_bytes: int = self.base_bytes + plan.predicted.peak_bytes
+        # Where everything is kept it was tried.
+        predicted = self.base_bytes + plan.predicted.peak_bytes
+        self.predicted_peak_bytes: int = known.get("measured_peak_bytes", predicted)
         self.predicted_step_ns: int = plan.predicted.step_ns
 
     def ways(self) -> List[str]:

@@ -49,6 +49,12 @@ def actions_of(plan: Any) -> List[str]:
     return [str(action) for action in plan.actions]
 
 
+def keeps_all(actions: List[str]) -> bool:
+    """Whether every stage keeps its whole tape at once, so that there is nothing to do but to run them."""
+    words = [action.split() for action in actions if action not in ("keep x0", "drop x0")]
+    return all(word in ("tape", "backward") and not option for word, _, *option in words)
+
+
 def run_again_unread(actions: List[str]) -> FrozenSet[int]:
     """The stages that first run without a tape, and later with one, of which nobody reads the output."""
     ran, found, read = set(), set(), set()

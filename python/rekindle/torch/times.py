@@ -2,8 +2,8 @@
 
 Within a step the CPU is ahead of a CUDA device, and what the CPU does costs nothing. A stage by itself between two
 synchronisations is another matter: there the device waits for the CPU. So the device is first given something else to do,
-for as long as the CPU needs to say what is to be measured; events on the device then tell its own time. A stage that takes
-the CPU longer than the device takes as long as the CPU does.
+for as long as the CPU needs to say what is to be measured; events on the device then tell its own time. Where the CPU would
+need longer than the device for a whole step, the CPU's time counts as well.
 """
 
 from __future__ import annotations
@@ -20,57 +20,102 @@ from .engine import Boundary
 CYCLES_PER_SECOND = 2_000_000_000
 
 
+class Took(NamedTuple):
+    """What something took, in nanoseconds: the medians of the device and of the CPU, and the device's fastest and slowest."""
+
+    device: int
+    cpu: int
+    fastest: int
+    slowest: int
+
+
 class Times(NamedTuple):
-    """Of one kind of stage, in nanoseconds."""
+    """Of one kind of stage."""
 
-    untaped: int
+    untaped: Took
     #: Forward and backward for each way to keep the tape.
-    taped: Dict[Optional[str], Tuple[int, int]]
+    taped: Dict[Optional[str], Tuple[Took, Took]]
     #: The first run and the second where the first leaves a graph without its values; none where there is no such way.
-    haunted: Optional[Tuple[int, int]]
+    haunted: Optional[Tuple[Took, Took]]
 
 
-def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: int) -> List[int]:
-    """Puts the times into a profile. Gives the stages that are better run again for their backward alone."""
+def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: int, around_ns: int = 0) -> List[int]:
+    """Puts the times into a profile, of a step that takes ``around_ns`` of the device beside the region. Gives the stages
+    that are better run again for their backward alone."""
     known: Dict[int, Tuple[Times, Boundary]] = {}
-    haunted = []
-    for number, stage in enumerate(profile["stages"], 1):
+    of_stages: List[Times] = []
+    for number in range(1, len(profile["stages"]) + 1):
         kind = engine.kind(number, boundary)
         if kind not in known:
             known[kind] = _times(engine, number, boundary, runs), engine.forward(number, boundary)
         times, boundary = known[kind]
-        forward, stage["backward_ns"] = times.taped[None]
+        of_stages.append(times)
+    again = _step(of_stages, around_ns, haunted=False)
+    early = _step(of_stages, around_ns, haunted=True)
+    haunts = max(early) < max(again)
+    device, cpu = early if haunts else again
+    by_cpu = cpu > device
+    haunted = []
+    for number, (stage, times) in enumerate(zip(profile["stages"], of_stages), 1):
+        forward, backward = times.taped[None]
+        stage["backward_ns"] = _time(backward, by_cpu)
         # A plan runs a stage without and with its tape about as often.
-        stage["forward_ns"] = (times.untaped + forward) // 2
+        stage["forward_ns"] = (_time(times.untaped, by_cpu) + _time(forward, by_cpu)) // 2
         for option in stage.get("options", ()):
-            option["forward_ns"], option["backward_ns"] = times.taped[option["name"]]
-        if times.haunted is not None:
-            saved = times.untaped + forward - sum(times.haunted)
+            pair = times.taped[option["name"]]
+            option["forward_ns"] = _not_below(pair[0], forward, stage["forward_ns"], by_cpu)
+            option["backward_ns"] = _not_below(pair[1], backward, stage["backward_ns"], by_cpu)
+        if haunts and times.haunted is not None:
+            haunted.append(number)
+            first, second = times.haunted
+            saved = _time(times.untaped, by_cpu) + _time(forward, by_cpu) - _time(first, by_cpu) - _time(second, by_cpu)
+            forwards = [stage["forward_ns"], *(option["forward_ns"] for option in stage.get("options", ()))]
+            # No more than any forward takes, and never all of it.
+            saved = min([saved, *(forward_ns * 9 // 10 for forward_ns in forwards)])
             if saved > 0:
-                haunted.append(number)
-                forwards = [stage["forward_ns"], *(option["forward_ns"] for option in stage.get("options", ()))]
-                # No more than any forward takes, and never all of it.
-                stage["unread_ns"] = min([saved, *(forward * 9 // 10 for forward in forwards)])
+                stage["unread_ns"] = saved
     return haunted
+
+
+def _step(of_stages: List[Times], around_ns: int, haunted: bool) -> Tuple[int, int]:
+    """What a step takes the device and the CPU in which every stage is run again."""
+    device, cpu = around_ns, 0
+    for times in of_stages:
+        forward, backward = times.taped[None]
+        first, second = times.haunted if haunted and times.haunted is not None else (times.untaped, forward)
+        for took in (first, second, backward):
+            device += took.device
+            cpu += took.cpu
+    return device, cpu
+
+
+def _time(took: Took, by_cpu: bool) -> int:
+    return max(took.device, took.cpu) if by_cpu else took.device
+
+
+def _not_below(took: Took, usual: Took, usual_ns: int, by_cpu: bool) -> int:
+    """No less than the usual way, unless each run was faster than every run of that. Of two ways that take the same time, the
+    cheaper by chance would be in every plan."""
+    return _time(took, by_cpu) if took.slowest < usual.fastest else max(_time(took, by_cpu), usual_ns)
 
 
 def _times(engine: Any, number: int, boundary: Boundary, runs: int) -> Times:
     clock = Clock(engine, runs)
-    untaped = clock.median(lambda: None, lambda _: engine.forward(number, boundary))
-    taped: Dict[Optional[str], Tuple[int, int]] = {}
+    untaped = clock.time(lambda: None, lambda _: engine.forward(number, boundary))
+    taped: Dict[Optional[str], Tuple[Took, Took]] = {}
     ways: List[Optional[str]] = [None, *engine.options(number)]
     for way in ways:
-        forward = clock.median(lambda: None, lambda _: engine.tape(number, way, boundary))
+        forward = clock.time(lambda: None, lambda _: engine.tape(number, way, boundary))
 
         def prepare() -> Any:
             tape, made = engine.tape(number, way, boundary)
             return tape, engine.some_gradient(made)
 
-        taped[way] = forward, clock.median(prepare, lambda ready: engine.backward(number, *ready))
+        taped[way] = forward, clock.time(prepare, lambda ready: engine.backward(number, *ready))
     haunted = None
     if number in engine.hauntable:
-        first = clock.median(lambda: None, lambda _: engine.ghost(number, boundary))
-        second = clock.median(
+        first = clock.time(lambda: None, lambda _: engine.ghost(number, boundary))
+        second = clock.time(
             lambda: engine.ghost(number, boundary)[0], lambda ghost: engine.fill(number, ghost, boundary)
         )
         haunted = first, second
@@ -85,8 +130,8 @@ class Clock:
         self.on_cuda = engine.device.type == "cuda"
         self.asleep = 0.002
 
-    def median(self, prepare: Callable[[], Any], run: Callable[[Any], Any]) -> int:
-        """The median of several runs in nanoseconds."""
+    def time(self, prepare: Callable[[], Any], run: Callable[[Any], Any]) -> Took:
+        """What several runs took."""
         of_device, of_cpu = [], []
         for number in range(self.runs + 2):
             ready = prepare()
@@ -97,7 +142,8 @@ class Clock:
             if number >= 2:
                 of_device.append(device)
                 of_cpu.append(cpu)
-        return int(max(statistics.median(of_device), statistics.median(of_cpu)))
+        device, cpu = statistics.median(of_device), statistics.median(of_cpu)
+        return Took(int(device), int(cpu), int(min(of_device)), int(max(of_device)))
 
     def _once(self, run: Callable[[Any], Any], ready: Any) -> Tuple[float, float]:
         if not self.on_cuda:
