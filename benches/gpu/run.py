@@ -164,6 +164,17 @@ class Bench:
             **different,
         }
         if way.installed is not None:
+            row["base_bytes"] = way.installed.report.base_bytes
+            pinned = way.installed.region.planner.places.pinned
+            if pinned is not None:
+                # One more step, with events around every copy and every wait.
+                pinned.trace = []
+                self.step(way, optimizer)
+                moved, waited = pinned.transfers()
+                pinned.trace = None
+                row["moved_ms"], row["waited_ms"] = moved, waited
+                hidden = 1 - waited / moved if moved else 1.0
+                row["note"] += f"; copies {moved:.0f} ms, {hidden:.0%} of them hidden"
             row["predicted_ms"] = way.installed.report.predicted_step_ns / 1e6
             row["profile"] = json.loads(way.installed.profile.to_json())
             row["actions"] = way.installed.plan.actions

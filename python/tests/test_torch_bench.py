@@ -57,6 +57,7 @@ def test_the_picture_has_every_point() -> None:
             "budget_bytes": budget << 20 or None,
             "predicted_bytes": peak << 20 if budget else None,
             "gradients": "equal",
+            "note": "",
         }
 
     rows = [row("plain", 900, 10), row("per-block", 300, 14), row("ours@500", 480, 12, 500), row("ours@900", 880, 10, 900)]
