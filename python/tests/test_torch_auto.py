@@ -271,7 +271,8 @@ def test_a_plan_for_a_whole_step_runs_in_the_region(part: float) -> None:
     made = region(budget)
     expected = step(plain, lambda: plain.blocks(x).square().mean(), (x,))
     assert step(ours, lambda: made(x).square().mean(), (x,)).same_as(expected) == []
-    assert made.report.predicted_peak_bytes <= budget
+    # A hundredth stays free.
+    assert made.report.predicted_peak_bytes <= budget / 1.01
     names = [stage.name for stage in made.profile.stages]
     assert names[0] == "(before the region)" and names[-1] == "(after the region)" and len(names) == 10
     # The profile of a whole step is taken again, with or without its plan.

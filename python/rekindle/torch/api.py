@@ -39,7 +39,7 @@ def checkpointed(
     wiring: Optional[str] = None,
     group: int = 1,
     name: str = "",
-    margin: float = 0.0,
+    margin: Optional[float] = None,
     runs: int = 5,
     progress: Optional[Callable[[int, str], None]] = None,
 ) -> Region:
@@ -73,6 +73,8 @@ def checkpointed(
         What the next block takes: the whole output (``nn.Sequential``), its first element if it is a tuple (otherwise), or
         each element as an argument of its own.
 
+    margin : float
+        The part of the budget that stays free for what turns out larger: 0.01 for a whole step, 0 for a region.
     group : int
         So many blocks as one stage. Compiled together they are faster, and cost the CPU less; a plan has fewer choices.
 
@@ -186,7 +188,7 @@ def auto(
     plan: Any = None,
     profile: Any = None,
     group: int = 1,
-    margin: float = 0.0,
+    margin: Optional[float] = None,
     runs: int = 5,
     progress: Optional[Callable[[int, str], None]] = None,
 ) -> Installed:

@@ -27,10 +27,6 @@ SELECTIVE = "selective"
 RECOMPUTE = "recompute"
 EACH = "compiled-each-0"
 
-#: Options that need no compiler, by default: from PyTorch 2.1 a block that is run again stops where its backward needs
-#: nothing more, which a plan's own recomputation cannot.
-EAGER = (RECOMPUTE,)
-
 
 def whole_region(blocks: List[Any], wiring: str, options: Union[None, str, Sequence[Any]]) -> Any:
     """What runs all blocks as one compiled function, for when everything is kept; none where nothing is compiled."""
@@ -43,7 +39,7 @@ def whole_region(blocks: List[Any], wiring: str, options: Union[None, str, Seque
 def install_options(stages: List[Stage], options: Union[None, str, Sequence[Any]]) -> None:
     """Gives stages their options: ``"compile"``, ``"selective"``, ``"recompute"``, or a list with parts such as ``0.5``."""
     if options is None:
-        options = EAGER if _stops_early() else ()
+        return
     named = [options] if isinstance(options, (str, float)) else list(options)
     parts: List[float] = []
     for option in named:
@@ -98,10 +94,6 @@ def compiled_call(part: float) -> Callable[..., Any]:
     code = _call.__code__.replace(co_name=f"call_keeping_{int(part * 1000)}")
     call = types.FunctionType(code, globals(), code.co_name)
     return torch.compile(call, backend=compile_graph, dynamic=False)
-
-
-def _stops_early() -> bool:
-    return hasattr(torch.utils.checkpoint, "set_checkpoint_early_stop")
 
 
 def _recompute(stages: List[Stage]) -> None:

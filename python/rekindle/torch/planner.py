@@ -20,8 +20,9 @@ from .schedules import actions_of, keeps_all, schedule_by_rule, schedule_of, unm
 from .whole_step import Surroundings, is_whole, region_of
 from .wiring import Call
 
-#: What is left free of a budget for what turns out larger than it was when it was measured.
-MARGIN = 0.0
+#: What is left free of a whole step's budget: PyTorch's allocator hands out up to a mebibyte more than was asked for, as it
+#: comes, and counts it as allocated.
+MARGIN = 0.01
 
 RULES = ("store-all", "full", "sqrt")
 
@@ -42,7 +43,7 @@ class Planner:
         plan: Any = None,
         profile: Any = None,
         places: Optional[Places] = None,
-        margin: float = MARGIN,
+        margin: Optional[float] = None,
         runs: int = RUNS,
         model: str = "region",
         time_limit: float = 2.0,
@@ -127,21 +128,23 @@ class Planner:
     def _solve(self, profile: rekindle.Profile, base: int) -> rekindle.Plan:
         arguments: Dict[str, Any] = {"solver": self.strategy}
         if not is_rule(self.strategy):
-            arguments.update(margin=self.margin, time_limit=self.time_limit)
+            arguments.update(time_limit=self.time_limit)
+        margin = self.margin if self.margin is not None else MARGIN if base else 0.0
         if self.budget is None:
             return rekindle.plan(profile, **arguments)
         try:
-            if self.budget <= base:
+            usable = int(self.budget / (1 + margin))
+            if usable <= base:
                 raise BudgetTooSmall(smallest_bytes=rekindle.smallest_budget(profile))
-            return rekindle.plan(profile, self.budget - base, **arguments)
+            return rekindle.plan(profile, usable - base, **arguments)
         except BudgetTooSmall as error:
-            if base == 0:
+            if base == 0 and margin == 0:
                 raise
-            smallest = error.smallest_bytes + base
+            smallest = int((error.smallest_bytes + base) * (1 + margin)) + 1
             raise BudgetTooSmall(
                 f"no plan takes {rekindle.format_bytes(self.budget)} ({self.budget} bytes) or less; the smallest budget is "
                 f"{rekindle.format_bytes(smallest)} ({smallest} bytes), of which {rekindle.format_bytes(base)} are there "
-                "before the step begins (parameters, the optimizer's state, the batch)",
+                f"before the step begins (parameters, the optimizer's state, the batch) and {margin:.0%} stay free",
                 hint="a smaller batch or a shorter sequence would lower it",
                 budget_bytes=self.budget,
                 smallest_bytes=smallest,

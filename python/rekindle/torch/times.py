@@ -2,8 +2,9 @@
 
 Within a step the CPU is ahead of a CUDA device, and what the CPU does costs nothing. A stage by itself between two
 synchronisations is another matter: there the device waits for the CPU. So the device is first given something else to do,
-for as long as the CPU needs to say what is to be measured; events on the device then tell its own time. Where the CPU would
-need longer than the device for a whole step, the CPU's time counts as well.
+for as long as the CPU needs to say what is to be measured; events on the device then tell its own time. A stage that takes
+the CPU longer than the device takes as long as the CPU does; of that the fastest run counts, because whatever else a machine
+does only makes it slower.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CYCLES_PER_SECOND = 2_000_000_000
 
 
 class Took(NamedTuple):
-    """What something took, in nanoseconds: the medians of the device and of the CPU, and the device's fastest and slowest."""
+    """What something took, in nanoseconds: the median of the device, the CPU's fastest, the device's fastest and slowest."""
 
     device: int
     cpu: int
@@ -50,25 +51,22 @@ def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: in
             known[kind] = _times(engine, number, boundary, runs), engine.forward(number, boundary)
         times, boundary = known[kind]
         of_stages.append(times)
-    again = _step(of_stages, around_ns, haunted=False)
-    early = _step(of_stages, around_ns, haunted=True)
-    haunts = max(early) < max(again)
-    device, cpu = early if haunts else again
-    by_cpu = cpu > device
+    # Over a whole step the CPU makes up for one stage what it loses with another.
+    haunts = max(_step(of_stages, around_ns, haunted=True)) < max(_step(of_stages, around_ns, haunted=False))
     haunted = []
     for number, (stage, times) in enumerate(zip(profile["stages"], of_stages), 1):
         forward, backward = times.taped[None]
-        stage["backward_ns"] = _time(backward, by_cpu)
+        stage["backward_ns"] = _time(backward)
         # A plan runs a stage without and with its tape about as often.
-        stage["forward_ns"] = (_time(times.untaped, by_cpu) + _time(forward, by_cpu)) // 2
+        stage["forward_ns"] = (_time(times.untaped) + _time(forward)) // 2
         for option in stage.get("options", ()):
             pair = times.taped[option["name"]]
-            option["forward_ns"] = _not_below(pair[0], forward, stage["forward_ns"], by_cpu)
-            option["backward_ns"] = _not_below(pair[1], backward, stage["backward_ns"], by_cpu)
+            option["forward_ns"] = _not_below(pair[0], forward, stage["forward_ns"])
+            option["backward_ns"] = _not_below(pair[1], backward, stage["backward_ns"])
         if haunts and times.haunted is not None:
             haunted.append(number)
             first, second = times.haunted
-            saved = _time(times.untaped, by_cpu) + _time(forward, by_cpu) - _time(first, by_cpu) - _time(second, by_cpu)
+            saved = _time(times.untaped) + _time(forward) - _time(first) - _time(second)
             forwards = [stage["forward_ns"], *(option["forward_ns"] for option in stage.get("options", ()))]
             # No more than any forward takes, and never all of it.
             saved = min([saved, *(forward_ns * 9 // 10 for forward_ns in forwards)])
@@ -89,14 +87,14 @@ def _step(of_stages: List[Times], around_ns: int, haunted: bool) -> Tuple[int, i
     return device, cpu
 
 
-def _time(took: Took, by_cpu: bool) -> int:
-    return max(took.device, took.cpu) if by_cpu else took.device
+def _time(took: Took) -> int:
+    return max(took.device, took.cpu)
 
 
-def _not_below(took: Took, usual: Took, usual_ns: int, by_cpu: bool) -> int:
+def _not_below(took: Took, usual: Took, usual_ns: int) -> int:
     """No less than the usual way, unless each run was faster than every run of that. Of two ways that take the same time, the
     cheaper by chance would be in every plan."""
-    return _time(took, by_cpu) if took.slowest < usual.fastest else max(_time(took, by_cpu), usual_ns)
+    return _time(took) if took.slowest < usual.fastest else max(_time(took), usual_ns)
 
 
 def _times(engine: Any, number: int, boundary: Boundary, runs: int) -> Times:
@@ -142,8 +140,8 @@ class Clock:
             if number >= 2:
                 of_device.append(device)
                 of_cpu.append(cpu)
-        device, cpu = statistics.median(of_device), statistics.median(of_cpu)
-        return Took(int(device), int(cpu), int(min(of_device)), int(max(of_device)))
+        device = statistics.median(of_device)
+        return Took(int(device), int(min(of_cpu)), int(min(of_device)), int(max(of_device)))
 
     def _once(self, run: Callable[[Any], Any], ready: Any) -> Tuple[float, float]:
         if not self.on_cuda:
