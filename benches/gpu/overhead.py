@@ -93,7 +93,7 @@ def main() -> None:
     state = generators.state()
     each("state of the generators", generators.state)
     each("state put back", lambda: generators.restore(state))
-    each("states compared", lambda: Generators.same(state, state))
+    each("states compared", lambda: generators.same(state, state))
     each("an empty tensor", lambda: x.new_empty(0))
     each("detach", x.detach)
     leaf = x.detach().requires_grad_()

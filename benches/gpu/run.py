@@ -43,7 +43,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--loss-rows", type=int, default=0, help="compute the loss in parts of so many rows")
     parser.add_argument("--ways", default="plain,per-block,selective,compile,compile-parts,compile-per-block,ours,ours-compiled,ours-host")
     parser.add_argument("--parts", default="0.7,0.5,0.3,0.1", help="PyTorch's own compiled memory budgets")
-    parser.add_argument("--our-parts", default="0.75,0.5,0.25,0", help="ours, as options of each block")
+    parser.add_argument("--our-parts", default="0.8,0.6,0.4,0.2,0.1,0", help="ours, as options of each stage")
+    parser.add_argument("--group", type=int, default=4, help="blocks that ours compiles together")
     parser.add_argument("--budgets", default="", help="in MiB, by commas; else --points between per-block's peak and plain's")
     parser.add_argument("--points", type=int, default=6)
     parser.add_argument("--host", type=int, default=64 << 10, help="MiB of pinned memory for ours-host")
@@ -163,10 +164,37 @@ class Bench:
             **different,
         }
         if way.installed is not None:
+            row["base_bytes"] = way.installed.report.base_bytes
+            pinned = way.installed.region.planner.places.pinned
+            if pinned is not None:
+                # One more step, with events around every copy and every wait.
+                pinned.trace = []
+                self.step(way, optimizer)
+                moved, waited = pinned.transfers()
+                pinned.trace = None
+                row["moved_ms"], row["waited_ms"] = moved, waited
+                hidden = 1 - waited / moved if moved else 1.0
+                row["note"] += f"; copies {moved:.0f} ms, {hidden:.0%} of them hidden"
             row["predicted_ms"] = way.installed.report.predicted_step_ns / 1e6
             row["profile"] = json.loads(way.installed.profile.to_json())
             row["actions"] = way.installed.plan.actions
         return row
+
+    def smallest(self, make: Callable[..., Way]) -> Optional[int]:
+        """The smallest budget that there is a plan for, as is said when a budget of nothing is refused."""
+        import rekindle
+
+        options = self.options
+        try:
+            model = build(options.model, options.length, self.device, self.dtype, options.loss_rows, options.layers)
+            make(model, self.batch, torch.optim.AdamW(model.parameters()))
+        except rekindle.BudgetTooSmall as refused:
+            return refused.smallest_bytes
+        except Exception as error:  # noqa: BLE001 - the next way goes on
+            print(f"the smallest budget is not known: {type(error).__name__}: {error}", flush=True)
+        finally:
+            self.clean()
+        return None
 
     def step(self, way: Way, optimizer: torch.optim.Optimizer) -> None:
         loss = way.run(*self.batch)
@@ -183,7 +211,9 @@ class Bench:
         model.zero_grad(set_to_none=True)
         if self.reference is None:
             self.reference = gradients
-            return {"loss": value, "gradients": "reference"}
+            # How far two runs of the same code are apart on this device: some kernels add in any order.
+            again = self.compare(model, way)["gradients"]
+            return {"loss": value, "gradients": f"reference; a second run: {again}"}
         largest, equal = 0.0, True
         for found, expected in zip(gradients, self.reference):
             if not torch.equal(found, expected):
@@ -254,12 +284,17 @@ def main() -> int:
         least = "compile-per-block" if peak(bench.rows, "compile-per-block") else "per-block"
         ours_parts = ["compile"] if not options.our_parts else [float(part) for part in options.our_parts.split(",")]
         for budget in budgets(bench, least):
-            bench.way(f"ours-compiled@{budget // MIB}", ours(budget, ours_parts), budget)
+            bench.way(f"ours-compiled@{budget // MIB}", ours(budget, ours_parts, group=options.group), budget)
     if "ours-host" in wanted:
-        low = peak(bench.rows, "per-block")
-        for part in (0.6, 0.8):
-            budget = int(low * part) if low else 4 * MIB
-            bench.way(f"ours-host@{budget // MIB}", ours(budget, host=options.host * MIB), budget)
+        host = options.host * MIB
+        low, least = peak(bench.rows, "per-block"), bench.smallest(ours(1, host=host))
+        if low and least and least < low:
+            for budget in (int(least * 1.005), int((least + low) // 2)):
+                bench.way(f"ours-host@{budget // MIB}", ours(budget, host=host), budget)
+        elif bench.device == "cpu":
+            bench.way("ours-host@4", ours(4 * MIB, host=host), 4 * MIB)
+        else:
+            print(f"no budgets for ours-host: per-block takes {low}, the smallest of ours is {least}", flush=True)
     name = f"{options.model}-{options.length}x{options.batch}"
     text = table(bench.config, bench.rows)
     with open(os.path.join(options.out, f"{name}.md"), "w") as file:

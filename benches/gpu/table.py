@@ -29,7 +29,7 @@ def table(config: Dict[str, Any], rows: List[Dict[str, Any]]) -> str:
     lines = [
         f"### {title}",
         "",
-        "| way | step ms | peak MiB | budget MiB | predicted MiB | off by | against the best of PyTorch's that fits | gradients |",
+        "| way | step ms | peak MiB | budget MiB | predicted MiB | off by | against the best of PyTorch's that fits | what it does |",
         "|---|---:|---:|---:|---:|---:|---|---|",
     ]
     for row in rows:
@@ -47,6 +47,11 @@ def table(config: Dict[str, Any], rows: List[Dict[str, Any]]) -> str:
             against = "OVER THE BUDGET; " + against
         lines.append(
             f"| {row['way']} | {row['step_ms']:.1f} | {_mebibytes(peak)} | {_mebibytes(budget)} | {_mebibytes(predicted)} "
-            f"| {off} | {against} | {row['gradients']} |"
+            f"| {off} | {against} | {row.get('note', '')} |"
         )
+    bases = [row["base_bytes"] for row in rows if row.get("base_bytes")]
+    if bases:
+        lines += ["", f"Before a step begins {_mebibytes(bases[0])} MiB are there: parameters, the optimizer's state, the batch."]
+    found = [f"{row['way']} {row['gradients']}" for row in rows if "failed" not in row]
+    lines += ["", "Gradients against plain's: " + "; ".join(found) + "."]
     return "\n".join(lines) + "\n"

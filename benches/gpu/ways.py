@@ -63,7 +63,9 @@ def compiled_per_block(model: Model, batch: Batch, optimizer: Any) -> Way:
     return Way(torch.compile(model, dynamic=False))
 
 
-def ours(budget: int, options: Any = None, host: Optional[int] = None) -> Callable[..., Way]:
+def ours(
+    budget: int, options: Any = None, host: Optional[int] = None, group: int = 1
+) -> Callable[..., Way]:
     """Ours at a budget for the whole step. With compiled options what lies behind the blocks is compiled as well, as it
     is when PyTorch compiles the model."""
 
@@ -76,7 +78,14 @@ def ours(budget: int, options: Any = None, host: Optional[int] = None) -> Callab
             functorch.activation_memory_budget = 1.0
             model.loss_of = torch.compile(model.loss_of, dynamic=False)
         installed = rekindle.torch.auto(
-            model, batch, budget, loss=lambda loss: loss, optimizer=optimizer, options=options, host=host
+            model,
+            batch,
+            budget,
+            loss=lambda loss: loss,
+            optimizer=optimizer,
+            options=options,
+            host=host,
+            group=group,
         )
         report = installed.report
         ways = report.ways()

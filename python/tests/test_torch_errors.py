@@ -50,17 +50,28 @@ def test_a_block_that_changes_its_input(strategy: str) -> None:
 
 
 def test_shapes_that_change() -> None:
-    region = with_block(lambda block, x: block.linear(x)[: 3 if block.calls == 1 else 2])
+    region = with_block(lambda block, x: block.linear(x)[: 3 if block.calls == 1 else 2], "full")
     words = r"stage 2 \(`1`\) made float32\[2, 8\] for tensor 0 of its output when it was recomputed, but float32\[3, 8\]"
     with pytest.raises(torch_errors.StageChanged, match=words):
         region(torch.randn(3, 8)).sum().backward()
 
 
 def test_a_number_of_tensors_that_changes() -> None:
-    region = with_block(lambda block, x: (block.linear(x),) * (1 + (block.calls == 1)))
+    region = with_block(lambda block, x: (block.linear(x),) * (1 + (block.calls == 1)), "full")
     region.stages[2].block.forward = lambda x: x[0]
     with pytest.raises(torch_errors.StageChanged, match="made 1 tensors"):
         region(torch.randn(3, 8)).sum().backward()
+
+
+def test_what_the_backward_reads_changes() -> None:
+    """Where only that is computed again, as with each block by itself."""
+    region = with_block(lambda block, x: block.linear(x.repeat(1 if block.calls == 1 else 2, 1))[:3].exp())
+    words = r"stage 2 \(`1`\) made float32\[6, 8\] for tensor \d of what its backward reads when it was recomputed, but float32\[3, 8\]"
+    with pytest.raises(torch_errors.StageChanged, match=words):
+        region(torch.randn(3, 8)).sum().backward()
+    fewer = with_block(lambda block, x: block.linear(x).exp() if block.calls == 1 else block.linear(x))
+    with pytest.raises(torch_errors.StageChanged, match="of what its backward reads"):
+        fewer(torch.randn(3, 8)).sum().backward()
 
 
 def test_a_tensor_from_outside() -> None:

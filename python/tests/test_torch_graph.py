@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any, List, Tuple
 
 import pytest
@@ -287,37 +289,98 @@ def test_without_gradients_blocks_run_as_they_are() -> None:
     assert step(ours, lambda: ours(x).square().mean()).same_as(expected) == []
 
 
-def test_a_step_that_is_given_up_leaves_nothing_behind() -> None:
-    import gc
-    import weakref
+class Counted(nn.Module):
+    """Counts the graphs it is part of: those that were made, and those that are gone."""
 
-    model = Mlp()
-    model.blocks = rekindle.torch.checkpointed(model.blocks, strategy="store-all")
-    freed = []
+    made = gone = 0
 
-    class Told(torch.autograd.Function):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    class Mark(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Any) -> Any:
-            ctx.kept = torch.zeros(3)
-            weakref.finalize(ctx.kept, freed.append, True)
+            ctx.save_for_backward(x)
+            ctx.mark = torch.zeros(1)
+            Counted.made += 1
+            weakref.finalize(ctx.mark, Counted.count)
             return x.clone()
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
+            assert ctx.saved_tensors[0].shape == gradient.shape
             return gradient
 
-    stage = model.blocks.stages[2].block
-    forward = stage.forward
-    stage.forward = lambda x: Told.apply(forward(x))
+    @staticmethod
+    def count() -> None:
+        Counted.gone += 1
+
+    def forward(self, x: Any) -> Any:
+        return torch.tanh(Counted.Mark.apply(self.linear(x)))
+
+
+@pytest.mark.parametrize("settings", [{"strategy": rule} for rule in RULES] + [{"budget": "1MiB", "runs": 2}])
+def test_nothing_of_a_step_is_left(settings: Any) -> None:
+    """After steps, steps without a backward, and measurements: without the collector, which cannot see into a graph."""
+    blocks = nn.Sequential(*[Counted() for _ in range(4)])
+    x = torch.randn(3, 8, requires_grad=True)
+    gc.collect()
     gc.disable()
     try:
-        loss = model(torch.randn(3, 32)).sum()
-        assert not freed
-        del loss
-        # Without a cycle there is nothing for the collector to do.
-        assert freed
+        for number in range(5):
+            Counted.made = Counted.gone = 0
+            region = rekindle.torch.checkpointed(blocks, **settings)
+            for goes_back in (True, False):
+                loss = region(x).sum()
+                if goes_back:
+                    loss.backward()
+                del loss
+            assert Counted.gone == Counted.made > 0
     finally:
         gc.enable()
+
+
+def test_nothing_of_auto_is_left() -> None:
+    model = nn.Sequential(*[Counted() for _ in range(4)])
+    gc.collect()
+    gc.disable()
+    try:
+        Counted.made = Counted.gone = 0
+        installed = rekindle.torch.auto(model, torch.randn(3, 8), "1MiB", runs=1, loss=lambda y: y.sum())
+        installed.remove()
+        assert Counted.gone == Counted.made > 0
+    finally:
+        gc.enable()
+
+
+def test_values_go_as_the_graph_has_read_them() -> None:
+    """A stage that was filled in holds on to no value that its graph has read."""
+    from rekindle.torch.ghosts import Ghost
+
+    x = torch.randn(4, 4)
+    ghost = Ghost()
+    weight = torch.randn(4, 4, requires_grad=True)
+
+    def run(value: Any) -> Any:
+        for _ in range(3):
+            value = torch.tanh(value @ weight)
+        return value
+
+    (inner,) = ghost.begin([x], [True])
+    with ghost.noting():
+        output = run(inner)
+    ghost.finish([output])
+    holders = list(ghost.holders)
+    assert holders and all(holder.value is None for holder in holders)
+    with ghost.filling():
+        run(x.detach().requires_grad_())
+    values = [weakref.ref(holder.value) for holder in holders]
+    del holders, output, inner
+    ghost.box.incoming = [torch.ones(4, 4)]
+    ghost.end.backward(torch.empty_like(ghost.end))
+    assert sum(value() is not None for value in values) == 0
+    assert ghost.box.outgoing[0].shape == (4, 4)
 
 
 def test_only_a_part_of_the_output_is_used() -> None:

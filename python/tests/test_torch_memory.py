@@ -49,7 +49,7 @@ def live_peak(region: Any, x: Any) -> int:
         """A saved tensor: gone when the graph lets go of it."""
 
         def __init__(self, tensor: Any):
-            self.tensor, self.key = tensor, grow(tensor)
+            self.tensor, self.key = tensor.detach(), grow(tensor)
 
         def __del__(self) -> None:
             if self.key:
@@ -83,8 +83,34 @@ def live_peak(region: Any, x: Any) -> int:
                 if key:
                     shrink(key)
 
+    from rekindle.torch import ghosts as ghosts_module
     from rekindle.torch import node as node_module
 
+    class CountedHolder(ghosts_module.Holder):
+        """The place of a value in a graph that waits for it."""
+
+        __slots__ = ("inner", "key")
+
+        def __init__(self, like: Any):
+            self.key = 0
+            super().__init__(like)
+
+        @property
+        def value(self) -> Any:
+            return self.inner
+
+        @value.setter
+        def value(self, tensor: Any) -> None:
+            self.inner = tensor
+            if tensor is not None:
+                self.key = grow(tensor)
+
+        def __del__(self) -> None:
+            if self.key:
+                shrink(self.key)
+
+    kept_holder = ghosts_module.Holder
+    ghosts_module.Holder = CountedHolder
     kept = engine_module.Boundary, engine_module.Tape, node_module.Boundary
     engine_module.Boundary = node_module.Boundary = CountedBoundary
     engine_module.Tape = CountedTape
@@ -97,6 +123,7 @@ def live_peak(region: Any, x: Any) -> int:
         del output
     finally:
         engine_module.Boundary, engine_module.Tape, node_module.Boundary = kept
+        ghosts_module.Holder = kept_holder
     assert now == 0, "something of the step is still held"
     assert forward <= most
     return most
@@ -119,9 +146,10 @@ def test_no_more_is_held_than_predicted(part: float) -> None:
     region(x)
     predicted = region.plan.predicted.peak_bytes
     found = live_peak(region, x)
+    assert part == 1.0 or region.current.haunted
     # The simulator counts the gradient of a boundary as well, which is no saved tensor.
     gradient = 256 * 16 * 4
-    assert predicted - 2 * gradient <= found <= predicted <= budget
+    assert predicted - gradient <= found <= predicted <= budget
 
 
 def stage_without_gradients(stage: Any) -> Any:

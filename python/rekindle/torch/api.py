@@ -7,18 +7,20 @@ from typing import Any, Callable, Iterable, List, Mapping, Optional, Sequence, T
 import torch
 from torch import nn
 
+import rekindle
+
 from . import trees
 from .buffers import Buffers
 from .discovery import find_chain
 from .errors import ChainNotFound, DeviceAbsent, NotInstalled
 from .offload import Disk, Places
-from .options import install_options
+from .options import install_options, whole_region
 from .planner import Planner
 from .random_state import Generators
 from .region import Planned, Region
 from .report import Report
 from .schedules import schedule_by_rule
-from .whole_step import one_step, state_to_come, surroundings
+from .whole_step import one_step, plain_peak, state_to_come, surroundings
 from .wiring import Call
 
 
@@ -35,8 +37,9 @@ def checkpointed(
     plan: Any = None,
     profile: Any = None,
     wiring: Optional[str] = None,
+    group: int = 1,
     name: str = "",
-    margin: float = 0.0,
+    margin: Optional[float] = None,
     runs: int = 5,
     progress: Optional[Callable[[int, str], None]] = None,
 ) -> Region:
@@ -70,6 +73,11 @@ def checkpointed(
         What the next block takes: the whole output (``nn.Sequential``), its first element if it is a tuple (otherwise), or
         each element as an argument of its own.
 
+    margin : float
+        The part of the budget that stays free for what turns out larger: 0.01 for a whole step, 0 for a region.
+    group : int
+        So many blocks as one stage. Compiled together they are faster, and cost the CPU less; a plan has fewer choices.
+
     Returns
     -------
     Region
@@ -88,7 +96,7 @@ def checkpointed(
         model=name or "region",
         progress=progress,
     )
-    region = Region(container, planner, wiring, name)
+    region = Region(container, planner, wiring, name, group)
     install_options(region.stages, options)
     return region
 
@@ -157,7 +165,7 @@ class Installed:
 
     def __repr__(self) -> str:
         where = self.path or type(self.model).__name__
-        return f"{len(self.region.stages)} blocks of `{where}` under a plan\n{self.report!r}"
+        return f"{len(self.region.container)} blocks of `{where}` under a plan\n{self.report!r}"
 
     def _repr_html_(self) -> str:
         return self.report._repr_html_()
@@ -179,7 +187,8 @@ def auto(
     host_codec: Optional[str] = None,
     plan: Any = None,
     profile: Any = None,
-    margin: float = 0.0,
+    group: int = 1,
+    margin: Optional[float] = None,
     runs: int = 5,
     progress: Optional[Callable[[int, str], None]] = None,
 ) -> Installed:
@@ -242,7 +251,7 @@ def auto(
         model=type(model).__name__,
         progress=progress,
     )
-    region = Region(chain.container, planner, chain.wiring, chain.path)
+    region = Region(chain.container, planner, chain.wiring, chain.path, group)
     installed = Installed(model, region, chain.path)
     try:
         expected = _output(model, run)
@@ -272,7 +281,11 @@ def auto(
         region.planned.clear()
         install_options(region.stages, options)
         region.__dict__["planner"] = planner
-        region._planned_for(call, tensors, spec, trees.flatten(call.extras())[0])
+        planned = region._planned_for(call, tensors, spec, trees.flatten(call.extras())[0])
+        if whole_step:
+            _keep_all_if_it_fits(model, lambda: _loss(run(), loss), region, planned, planner)
+        if planned.keeps_all and group > 1:
+            region.__dict__["whole"] = whole_region(list(chain.container.children()), chain.wiring, options)
     except BaseException:
         if installed._installed:
             installed.remove()
@@ -282,14 +295,35 @@ def auto(
     return installed
 
 
+def _keep_all_if_it_fits(
+    model: nn.Module, run: Callable[[], torch.Tensor], region: Region, planned: Planned, planner: Planner
+) -> None:
+    """Where the budget is about what keeping everything takes, that is tried: the model then runs as if there were no plan."""
+    around, budget = planner.surroundings, planner.budget
+    if planned.keeps_all or around is None or budget is None or planner.given_plan is not None:
+        return
+    everything = rekindle.plan(planned.profile, solver="store-all")
+    if around.base_bytes + everything.predicted.peak_bytes > budget * NEARLY:
+        return
+    with Buffers(model).look():
+        peak = plain_peak(model, run, region, next(model.parameters()).device) + around.to_come
+    if peak <= budget:
+        planned.keeps_all, planned.plan = True, everything
+        planned.known["measured_peak_bytes"] = peak
+
+
+#: A prediction may be a little above what is then found.
+NEARLY = 1.01
+
+
 class _Survey:
     """Plans without knowing anything, and takes note of what the region is called with."""
 
     def __init__(self) -> None:
         self.looks = False
-        self.found: Optional[Tuple[Call, List[torch.Tensor], tuple]] = None
+        self.found: Optional[Tuple[Call, List[torch.Tensor], Tuple[Any, ...]]] = None
 
-    def plan(self, region: Region, call: Call, tensors: List[torch.Tensor], spec: tuple) -> Planned:
+    def plan(self, region: Region, call: Call, tensors: List[torch.Tensor], spec: Tuple[Any, ...]) -> Planned:
         if self.looks:
             apart = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
             extras, shape = trees.flatten(call.extras())

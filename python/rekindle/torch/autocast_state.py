@@ -28,6 +28,10 @@ class Autocast:
         self.cache = torch.is_autocast_cache_enabled()
         self.enabled = any(enabled for _, enabled, _ in self.states)
 
+    def off(self) -> bool:
+        """Whether it was off, and is."""
+        return not self.enabled and not any(_of(device)[0] for device in ("cuda", "cpu"))
+
     def again(self) -> "Again":
         return Again(self)
 

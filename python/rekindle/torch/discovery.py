@@ -26,7 +26,7 @@ class Seen:
 
     __slots__ = ("args", "kwargs", "output")
 
-    def __init__(self, args: tuple, kwargs: Dict[str, Any], output: Any):
+    def __init__(self, args: Tuple[Any, ...], kwargs: Dict[str, Any], output: Any):
         self.args, self.kwargs, self.output = args, kwargs, output
 
 

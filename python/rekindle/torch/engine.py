@@ -6,7 +6,7 @@ output. A gradient is a list with a tensor or ``None`` for each tensor of a boun
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -14,6 +14,7 @@ from . import trees
 from .autocast_state import Autocast
 from .captures import check_captures
 from .errors import InputChanged, KeptChanged, StageChanged, UnknownOption
+from .ghosts import Ghost
 from .random_state import Draws, Generators
 from .stand_ins import StandIns
 from .stage import Stage, Way
@@ -27,7 +28,7 @@ class Boundary:
 
     __slots__ = ("tensors", "spec", "wanted", "versions")
 
-    def __init__(self, tensors: List[torch.Tensor], spec: tuple, wanted: Sequence[bool]):
+    def __init__(self, tensors: List[torch.Tensor], spec: Tuple[Any, ...], wanted: Sequence[bool]):
         self.tensors, self.spec = tensors, spec
         # Which of them need a gradient.
         self.wanted = wanted
@@ -53,7 +54,7 @@ class Engine:
         self.autocast = Autocast()
         self.draws = Draws(generators, count)
         self.ran = [False] * count
-        self.made: List[Optional[List[tuple]]] = [None] * count
+        self.made: List[Optional[List[Tuple[Any, ...]]]] = [None] * count
         self.buffer_starts: list = [None] * count
         # What is the same for all stages: with leaves of its own where it needs a gradient.
         tensors, spec = trees.flatten(call.extras())
@@ -63,13 +64,18 @@ class Engine:
         self.extra_versions = [tensor._version for tensor in tensors]
         self.extra_leaves = [leaf for leaf in leaves if leaf.requires_grad]
         self.extra_origins = [tensor for tensor in tensors if tensor.requires_grad]
-        self.parameters = [stage.parameters() for stage in stages]
-        self.parameter_versions = [[p._version for p in parameters] for parameters in self.parameters]
-        self.trainable = [[p for p in parameters if p.requires_grad] for parameters in self.parameters]
-        self.shared = _shared(self.trainable)
-        # What the graphs of stages have in the places of these parameters: themselves, unless they have hooks.
-        self.stand_ins = StandIns(self.trainable)
-        self.graph_leaves = [self.stand_ins.of(parameters) for parameters in self.trainable]
+        # Of each stage, when it first runs: its parameters and their versions, those that are trained, and what its graph
+        # has in their places. Not all at once: the device would have to wait.
+        self.parameters: List[List[torch.Tensor]] = [[]] * count
+        self.parameter_versions: List[List[int]] = [[]] * count
+        self.trainable: List[List[torch.Tensor]] = [[]] * count
+        self.graph_leaves: List[List[torch.Tensor]] = [[]] * count
+        self.known = [False] * count
+        self.stand_ins = StandIns()
+        self.shared: Dict[int, int] = {}
+        # The stages that are run again for their backward alone: their first run leaves a graph that waits for its values.
+        self.haunted: FrozenSet[int] = frozenset()
+        self.ghosts: List[Optional[Ghost]] = [None] * count
         # Gradients that several stages add to. Each stage's graph starts from what is there already, so that the
         # sum is made in the order in which one graph would make it.
         self.carried: Dict[int, torch.Tensor] = {}
@@ -81,76 +87,149 @@ class Engine:
     # What the executor asks for.
 
     def forward(self, number: int, boundary: Boundary) -> Boundary:
-        stage = self.stage_list[number - 1]
+        index = number - 1
+        stage = self.stage_list[index]
+        if not self.known[index]:
+            self._know(index)
+        if number in self.haunted and not self.ran[index]:
+            self.ghosts[index], output = self.ghost(number, boundary)
+            return output
         with torch.no_grad():
             tensors, spec = self._run(stage, stage.untaped, boundary, boundary.tensors)
-        reached = bool(self.trainable[number - 1]) or any(boundary.wanted) or bool(self.extra_leaves)
-        given = {id(tensor): wanted for tensor, wanted in zip(boundary.tensors, boundary.wanted)}
-        # A tensor that only passes through needs a gradient if it did before.
-        wanted = [
-            given.get(id(tensor), reached and (tensor.is_floating_point() or tensor.is_complex())) for tensor in tensors
-        ]
+        reached = bool(self.trainable[index]) or any(boundary.wanted) or bool(self.extra_leaves)
+        wanted = []
+        for tensor in tensors:
+            # A tensor that only passes through needs a gradient if it did before.
+            passed = [is_wanted for given, is_wanted in zip(boundary.tensors, boundary.wanted) if given is tensor]
+            floats = tensor.is_floating_point() or tensor.is_complex()
+            wanted.append(passed[0] if passed else reached and floats)
         return Boundary(tensors, spec, wanted)
 
-    def tape(self, number: int, option: Optional[str], boundary: Boundary) -> Tuple[Tape, Boundary]:
-        stage = self.stage_list[number - 1]
+    def tape(self, number: int, option: Optional[str], boundary: Boundary) -> Tuple[Any, Optional[Boundary]]:
+        index = number - 1
+        stage = self.stage_list[index]
+        if not self.known[index]:
+            self._know(index)
+        ghost = self.ghosts[index]
+        if ghost is not None and option is None:
+            self.ghosts[index] = None
+            self.fill(number, ghost, boundary)
+            # Nobody reads the output: that is why there is a ghost.
+            return ghost, None
         way = stage.way(option)
         if way is None:
             known = ", ".join(stage.ways) or "(none)"
             raise UnknownOption(number, stage.name, str(option), known)
-        inputs: List[Optional[torch.Tensor]] = []
-        leaves: List[torch.Tensor] = []
-        for tensor, wanted in zip(boundary.tensors, boundary.wanted):
-            leaf = tensor.detach()
-            inputs.append(leaf.requires_grad_() if wanted else None)
-            leaves.append(leaf)
+        inputs, leaves = _leaves(boundary)
         with torch.enable_grad(), self.stand_ins.within(stage.homes):
             outputs, spec = self._run(stage, way, boundary, leaves)
-        if not stage.looked_for_captures:
-            known = [leaf for leaf in inputs if leaf is not None] + self.extra_leaves + self.graph_leaves[number - 1]
-            check_captures(stage, outputs, known)
-            stage.looked_for_captures = True
+        self._check_captures(stage, outputs, [leaf for leaf in inputs if leaf is not None])
         output = Boundary([tensor.detach() for tensor in outputs], spec, [tensor.requires_grad for tensor in outputs])
         return Tape(inputs, outputs), output
 
-    def backward(self, number: int, tape: Tape, gradient: Gradient) -> Gradient:
+    def ghost(self, number: int, boundary: Boundary) -> Tuple[Ghost, Boundary]:
+        """Runs a stage and keeps its graph without the values."""
+        stage, ghost = self.stage_list[number - 1], Ghost()
+        with torch.enable_grad(), self.stand_ins.within(stage.homes):
+            inputs = ghost.begin(boundary.tensors, boundary.wanted)
+            with ghost.noting():
+                outputs, spec = self._run(stage, stage.block, boundary, inputs)
+            ghost.finish(outputs)
+        self._check_captures(stage, outputs, [] if ghost.start is None else [ghost.start])
+        return ghost, Boundary([tensor.detach() for tensor in outputs], spec, ghost.wanted)
+
+    def fill(self, number: int, ghost: Ghost, boundary: Boundary) -> None:
+        """Runs a stage again, as far as its graph needs it."""
+        stage = self.stage_list[number - 1]
+        filling = ghost.filling()
+        if filling.complete or ghost.end is None:
+            return
+        _, leaves = _leaves(boundary)
+        with torch.enable_grad(), self.stand_ins.within(stage.homes), filling:
+            self._run(stage, stage.block, boundary, leaves)
+        if filling.differs is not None:
+            position, forward, again = filling.differs
+            words = trees.in_words(forward), trees.in_words(again)
+            raise StageChanged(number, stage.name, position, *words, of="what its backward reads")
+        if not filling.complete:
+            made = f"{filling.at} tensors", "more"
+            raise StageChanged(number, stage.name, filling.at, made[1], made[0], of="what its backward reads")
+
+    def backward(self, number: int, tape: Any, gradient: Gradient) -> Gradient:
         index = number - 1
         outputs: List[torch.Tensor] = []
         given: List[torch.Tensor] = []
-        for output, of_output in zip(tape.outputs, gradient):
-            if of_output is not None and output.requires_grad:
-                outputs.append(output)
-                given.append(of_output)
+        is_ghost = isinstance(tape, Ghost)
+        if is_ghost:
+            incoming = [of_output for of_output, is_wanted in zip(gradient, tape.wanted) if is_wanted]
+            if tape.end is not None and any(of_output is not None for of_output in incoming):
+                tape.box.incoming = incoming
+                outputs.append(tape.end)
+                given.append(torch.empty_like(tape.end))
+            del incoming
+            wanted = [] if tape.start is None else [tape.start]
+        else:
+            for output, of_output in zip(tape.outputs, gradient):
+                if of_output is not None and output.requires_grad:
+                    outputs.append(output)
+                    given.append(of_output)
+            tape.outputs = []
+            wanted = [leaf for leaf in tape.inputs if leaf is not None]
         # Nobody else holds on to these: what the graph has read is free.
         gradient.clear()
-        tape.outputs = []
-        wanted = [leaf for leaf in tape.inputs if leaf is not None]
         own = self.graph_leaves[index]
         if not outputs:
             self.own_gradients[index] = [None] * len(own)
-            return [None] * len(tape.inputs)
-        leaves = wanted + self.extra_leaves + own
+            return [None] * len(tape.input_wanted if is_ghost else tape.inputs)
         shared = self.shared
         if self.extra_leaves or shared:
-            for leaf in leaves[len(wanted) :]:
+            for leaf in (*self.extra_leaves, *own):
                 carried = self.carried.pop(id(leaf), None)
                 if carried is not None:
                     outputs.append(leaf)
                     given.append(carried)
-        found = iter(_gradients(outputs, leaves, given)) if leaves else iter(())
+        leaves = (*wanted, *self.extra_leaves, *own)
+        found = _gradients(tuple(outputs), leaves, tuple(given)) if leaves else ()
         del outputs, given
-        of_inputs = [None if leaf is None else next(found) for leaf in tape.inputs]
+        at = len(wanted)
+        if is_ghost:
+            outgoing, tape.box.outgoing = iter(tape.box.outgoing), ()
+            of_inputs = [next(outgoing, None) if is_wanted else None for is_wanted in tape.input_wanted]
+        else:
+            of_wanted = iter(found[:at])
+            of_inputs = [None if leaf is None else next(of_wanted) for leaf in tape.inputs]
         for leaf in self.extra_leaves:
-            _carry(self.carried, leaf, next(found))
-        of_own: Gradient = []
-        for parameter, leaf in zip(self.trainable[index], own):
-            of_parameter = next(found)
-            if shared and id(parameter) in shared:
-                _carry(self.carried, leaf, of_parameter)
-                of_parameter = None
-            of_own.append(of_parameter)
+            _carry(self.carried, leaf, found[at])
+            at += 1
+        of_own: Gradient = list(found[at:])
+        if shared:
+            for position, parameter in enumerate(self.trainable[index]):
+                if id(parameter) in shared:
+                    _carry(self.carried, own[position], of_own[position])
+                    of_own[position] = None
         self.own_gradients[index] = of_own
         return of_inputs
+
+    def know_all(self) -> None:
+        """When the forward half is over: what concerns several stages."""
+        for index, known in enumerate(self.known):
+            if not known:
+                self._know(index)
+        self.shared = _shared(self.trainable)
+
+    def _know(self, index: int) -> None:
+        self.known[index] = True
+        parameters = self.stage_list[index].parameters()
+        self.parameters[index] = parameters
+        self.parameter_versions[index] = [parameter._version for parameter in parameters]
+        self.trainable[index] = [parameter for parameter in parameters if parameter.requires_grad]
+        self.graph_leaves[index] = self.stand_ins.of(self.trainable[index])
+
+    def _check_captures(self, stage: Stage, outputs: List[torch.Tensor], leaves: List[torch.Tensor]) -> None:
+        # Once for each stage: it takes as long as a small stage.
+        if not stage.looked_for_captures:
+            check_captures(stage, outputs, leaves + self.extra_leaves + self.graph_leaves[stage.number - 1])
+            stage.looked_for_captures = True
 
     def boundary_bytes(self, boundary: Boundary) -> int:
         return sum(trees.tensor_bytes(tensor) for tensor in boundary.tensors)
@@ -174,7 +253,7 @@ class Engine:
 
     def _run(
         self, stage: Stage, way: Way, boundary: Boundary, tensors: List[torch.Tensor]
-    ) -> Tuple[List[torch.Tensor], tuple]:
+    ) -> Tuple[List[torch.Tensor], Tuple[Any, ...]]:
         index = stage.number - 1
         value = trees.unflatten(tensors, boundary.spec)
         versions = [tensor._version for tensor in tensors]
@@ -212,7 +291,10 @@ class Engine:
         return output
 
     def _again(self, index: int, stage: Stage, way: Way, value: Any) -> Any:
-        with self.draws.replay(index), stage.buffers.stand_in(self.buffer_starts[index]), self.autocast.again():
+        start = self.buffer_starts[index]
+        if self.draws.before[index] is None and start is None and not stage.buffers.norms and self.autocast.off():
+            return self.call.run(way, value)
+        with self.draws.replay(index), stage.buffers.stand_in(start), self.autocast.again():
             return self.call.run(way, value)
 
     def _check_unchanged(self, index: int, stage: Stage, boundary: Boundary) -> None:
@@ -242,10 +324,23 @@ class Engine:
             raise StageChanged(stage.number, stage.name, position, forward, again)
 
 
+def _leaves(boundary: Boundary) -> Tuple[List[Optional[torch.Tensor]], List[torch.Tensor]]:
+    """The boundary as leaves of a graph: those that need a gradient, and all of them."""
+    inputs: List[Optional[torch.Tensor]] = []
+    leaves: List[torch.Tensor] = []
+    for tensor, wanted in zip(boundary.tensors, boundary.wanted):
+        leaf = tensor.detach()
+        inputs.append(leaf.requires_grad_() if wanted else None)
+        leaves.append(leaf)
+    return inputs, leaves
+
+
 def _gradients(
-    outputs: List[torch.Tensor], leaves: List[torch.Tensor], given: List[torch.Tensor]
+    outputs: Sequence[torch.Tensor], leaves: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
 ) -> Sequence[Optional[torch.Tensor]]:
-    return torch.autograd.grad(outputs, leaves, given, allow_unused=True)
+    """`torch.autograd.grad` without its checks, which take longer than a small graph: shapes are right by construction."""
+    run = torch.autograd.Variable._execution_engine.run_backward
+    return run(outputs, given, False, False, leaves, True, accumulate_grad=False)
 
 
 def _carry(carried: Dict[int, torch.Tensor], leaf: torch.Tensor, gradient: Optional[torch.Tensor]) -> None:

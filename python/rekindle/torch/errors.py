@@ -46,9 +46,9 @@ class OfStage(TorchError):
 class StageChanged(OfStage):
     """The stage did not do in the recomputation what it did in the forward pass."""
 
-    def __init__(self, stage: int, name: str, tensor: int, forward: str, recompute: str):
+    def __init__(self, stage: int, name: str, tensor: int, forward: str, recompute: str, of: str = "its output"):
         super().__init__(
-            f"stage {stage} (`{name}`) made {recompute} for tensor {tensor} of its output when it was recomputed, but "
+            f"stage {stage} (`{name}`) made {recompute} for tensor {tensor} of {of} when it was recomputed, but "
             f"{forward} in the forward pass; make it depend on nothing but its input, its parameters and PyTorch's "
             "random numbers, or leave it out of the region",
             stage,

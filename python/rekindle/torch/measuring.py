@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
 
 import torch
 
 from rekindle import _core
 
 from . import trees
-from .device_times import add_device_times
 from .engine import Boundary, Engine, Gradient
 from .random_state import Generators
 from .saved_sizes import add_saved_sizes
 from .stage import Stage, Way
-from .wiring import Call
+from .times import add_times
+from .wiring import FIRST, Call
 
 #: How often each kind of stage runs; the median counts.
 RUNS = 5
@@ -29,10 +29,20 @@ RUNS = 5
 class MeasuringEngine(Engine):
     """An engine of which no run leaves a trace: as if everything had run before."""
 
-    def __init__(self, stages: List[Stage], call: Call, generators: Generators, device: torch.device):
+    def __init__(
+        self,
+        stages: List[Stage],
+        call: Call,
+        generators: Generators,
+        device: torch.device,
+        hauntable: FrozenSet[int] = frozenset(),
+    ):
         super().__init__(stages, call, generators)
         self.device = device
         self.ran = [True] * len(stages)
+        self.know_all()
+        #: The stages whose first run may leave a graph without its values.
+        self.hauntable = hauntable
 
     def _again(self, index: int, stage: Stage, way: Way, value: Any) -> Any:
         # Each time with new random numbers: they take their time, too.
@@ -52,8 +62,8 @@ class MeasuringEngine(Engine):
         words = [repr(type(stage.block)), repr(stage.block), str(stage.block.training), ",".join(stage.ways)]
         words += [f"{trees.in_words(trees.describe(p))} {p.requires_grad}" for p in self.parameters[number - 1]]
         words += [trees.in_words(trees.describe(t)) for t in boundary.tensors] + [str(list(boundary.wanted))]
-        # The last stage hands all of its output on.
-        words.append(str(number == len(self.stage_list)))
+        # The last stage hands all of its output on, the others what the next one takes.
+        words.append(str(self.call.wiring == FIRST and number == len(self.stage_list)))
         return int.from_bytes(hashlib.sha256("\n".join(words).encode()).digest()[:7], "little")
 
     def options(self, number: int) -> List[str]:
@@ -93,32 +103,30 @@ def measure(
     stages: List[Stage],
     call: Call,
     tensors: List[torch.Tensor],
-    spec: tuple,
+    spec: Tuple[Any, ...],
     model: str,
     runs: int = RUNS,
     options: bool = True,
     progress: Optional[Callable[[int, str], None]] = None,
+    hauntable: FrozenSet[int] = frozenset(),
+    around_ns: int = 0,
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """The profile of a region's stages, as a dictionary, and what is known of the measurement."""
     device = tensors[0].device
     generators = Generators([device])
     state = generators.state()
-    engine = MeasuringEngine(stages, call, generators, device)
+    engine = MeasuringEngine(stages, call, generators, device, hauntable)
     boundary = Boundary([t.detach() for t in tensors], spec, [t.requires_grad for t in tensors])
     try:
-        # On CUDA the times are measured in another way; sizes need three runs.
-        timed = 1 if device.type == "cuda" else runs
-        text, sized, noise, kinds = _core.measure(
-            engine, boundary, model, device_name(device), timed, options, progress
-        )
+        # Sizes; times are measured as a step has them.
+        text, sized, _, kinds = _core.measure(engine, boundary, model, device_name(device), 1, options, progress)
         profile = json.loads(text)
         if not sized:
             add_saved_sizes(engine, boundary, profile)
-        if device.type == "cuda":
-            add_device_times(engine, boundary, profile, runs)
+        haunted = add_times(engine, boundary, profile, runs, around_ns)
     finally:
         generators.restore(state)
-    known = {"sized": "allocator" if sized else "saved tensors", "noise": noise, "kinds": kinds, "runs": runs}
+    known = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs, "haunted": haunted}
     return profile, known
 
 

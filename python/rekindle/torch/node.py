@@ -7,7 +7,7 @@ once, and when plain PyTorch would give it: what listens there, such as Distribu
 
 from __future__ import annotations
 
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Tuple
 
 import torch
 
@@ -29,7 +29,7 @@ class Step:
         # Told when the halves begin and end, while a step is measured.
         self.watch = watch
 
-    def run(self, tensors: List[torch.Tensor], spec: tuple) -> Any:
+    def run(self, tensors: List[torch.Tensor], spec: Tuple[Any, ...]) -> Any:
         """The forward half, and the nodes for the rest."""
         engine, watch = self.engine, self.watch
         self.input_wanted = [tensor.requires_grad for tensor in tensors]
@@ -39,12 +39,13 @@ class Step:
             watch("forward begins")
         output = self.executor.forward(engine, boundary)
         engine.draws.pause()
+        engine.know_all()
         self.output = output
         out_spec, count = output.spec, len(output.tensors)
         del boundary, output
         tokens = [tensor for tensor in tensors if tensor.requires_grad] + engine.extra_origins
         for index in range(len(engine.stage_list)):
-            tokens = StageNode.apply(self, index, *tokens, *self.parameters_of_node(index))
+            tokens = _apply(self, index, *tokens, *self.parameters_of_node(index))
         if watch is not None:
             watch("forward ends")
         return unflatten(list(tokens[:count]), out_spec)
@@ -56,7 +57,7 @@ class Step:
             return self.engine.trainable[index]
         return [p for p in self.engine.trainable[index] if shared.get(id(p), index) == index]
 
-    def go_back(self, index: int, gradients: tuple) -> Gradient:
+    def go_back(self, index: int, gradients: Tuple[Any, ...]) -> Gradient:
         """The gradients of a node's inputs."""
         engine, watch = self.engine, self.watch
         if index == len(engine.stage_list) - 1:
@@ -117,3 +118,7 @@ class StageNode(torch.autograd.Function):
         if step is None:
             raise BackwardTwice()
         return (None, None, *step.go_back(ctx.index, gradients))
+
+
+# Without the wrapper that looks for functorch's transforms, in which a region cannot run anyway.
+_apply = super(torch.autograd.Function, StageNode).apply

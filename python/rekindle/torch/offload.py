@@ -44,6 +44,8 @@ class Places:
         self.host_codec = host_codec
         self.storage: Optional[Any] = None
         self.tickets: Optional[Tickets] = None
+        #: Pinned memory, once a plan for CUDA uses it.
+        self.pinned: Optional[Any] = None
 
     def __bool__(self) -> bool:
         return self.host is not None or self.disk is not None or bool(self.codecs)
@@ -99,6 +101,7 @@ class Places:
         codec = codec_named(self.host_codec)
         host = PinnedHost(limit, like.device, self.tickets, codec)
         assert self.storage is not None
+        self.pinned = host
         self.storage.add_python("host", host.store)
         write, read = measure_pinned(like.device, largest)
         if codec is not None:

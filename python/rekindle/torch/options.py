@@ -16,6 +16,7 @@ import torch.utils.checkpoint
 from rekindle.errors import ArgumentError
 
 from .errors import DeviceAbsent
+from .group import Group
 from .stage import Stage
 
 #: The parts of a block's activations that compiled options may keep. With none, its backward starts from its input.
@@ -24,16 +25,21 @@ BUDGETS = (0.75, 0.5, 0.25, 0.0)
 COMPILE = "compile"
 SELECTIVE = "selective"
 RECOMPUTE = "recompute"
+EACH = "compiled-each-0"
 
-#: Options that need no compiler, by default: from PyTorch 2.1 a block that is run again stops where its backward needs
-#: nothing more, which a plan's own recomputation cannot.
-EAGER = (RECOMPUTE,)
+
+def whole_region(blocks: List[Any], wiring: str, options: Union[None, str, Sequence[Any]]) -> Any:
+    """What runs all blocks as one compiled function, for when everything is kept; none where nothing is compiled."""
+    named = [options] if isinstance(options, (str, float)) else list(options or ())
+    if not any(option == COMPILE or isinstance(option, (int, float)) for option in named):
+        return None
+    return functools.partial(compiled_call(1.0), Group(blocks, wiring))
 
 
 def install_options(stages: List[Stage], options: Union[None, str, Sequence[Any]]) -> None:
     """Gives stages their options: ``"compile"``, ``"selective"``, ``"recompute"``, or a list with parts such as ``0.5``."""
     if options is None:
-        options = EAGER if _stops_early() else ()
+        return
     named = [options] if isinstance(options, (str, float)) else list(options)
     parts: List[float] = []
     for option in named:
@@ -63,6 +69,10 @@ def _compiled(stages: List[Stage], parts: List[float]) -> None:
         stage.taped = stage.untaped = functools.partial(whole, stage.block)
         for name, call in smaller:
             stage.ways[name] = functools.partial(call, stage.block)
+        if isinstance(stage.block, Group) and 0.0 in parts:
+            # Of each block its input, rather than of all of them the first one's: no more than one block is there at once.
+            one = functools.partial(stage.block.one_by_one, smaller[-1][1])
+            stage.ways[EACH] = one
 
 
 def _call(block: Any, *args: Any, **kwargs: Any) -> Any:
@@ -84,10 +94,6 @@ def compiled_call(part: float) -> Callable[..., Any]:
     code = _call.__code__.replace(co_name=f"call_keeping_{int(part * 1000)}")
     call = types.FunctionType(code, globals(), code.co_name)
     return torch.compile(call, backend=compile_graph, dynamic=False)
-
-
-def _stops_early() -> bool:
-    return hasattr(torch.utils.checkpoint, "set_checkpoint_early_stop")
 
 
 def _recompute(stages: List[Stage]) -> None:

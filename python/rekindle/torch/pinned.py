@@ -12,7 +12,8 @@ What is ordered how:
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
+import contextlib
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
 
@@ -39,6 +40,8 @@ class PinnedHost:
         self.out = torch.cuda.Stream(device)
         self.back = torch.cuda.Stream(device)
         self.allocated = 0
+        #: When a list, every copy and every wait is added to it: what it was, and the events around it.
+        self.trace: Optional[List[Tuple[str, Any, Any]]] = None
         self._free: Dict[int, List[Buffer]] = {}
 
     def lend(self, size: int) -> Buffer:
@@ -57,6 +60,32 @@ class PinnedHost:
 
     def store(self) -> "PinnedStore":
         return PinnedStore(self)
+
+    def make_wait(self, event: Any) -> None:
+        """Makes the stream that computes wait for a copy. The CPU goes on."""
+        compute = torch.cuda.current_stream(self.device)
+        with self.noted("waited", compute):
+            compute.wait_event(event)
+
+    @contextlib.contextmanager
+    def noted(self, what: str, stream: Any) -> Iterator[None]:
+        """Notes when something begins and ends on a stream, if that is asked for."""
+        if self.trace is None:
+            yield
+            return
+        begins, ends = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        begins.record(stream)
+        yield
+        ends.record(stream)
+        self.trace.append((what, begins, ends))
+
+    def transfers(self) -> Tuple[float, float]:
+        """How long the copies of the trace took, and how long the computing stream waited for them, in milliseconds."""
+        torch.cuda.synchronize(self.device)
+        times = {"moved": 0.0, "waited": 0.0}
+        for what, begins, ends in self.trace or ():
+            times[what] += begins.elapsed_time(ends)
+        return times["moved"], times["waited"]
 
 
 class Entry:
@@ -91,7 +120,7 @@ class PinnedStore:
         entry.encoded = [flat_of(part) for parts in encoded for part in parts]
         made = torch.cuda.current_stream(host.device).record_event()
         host.out.wait_event(made)
-        with torch.cuda.stream(host.out):
+        with torch.cuda.stream(host.out), host.noted("moved", host.out):
             for flat in entry.encoded:
                 layout = Layout(flat)
                 size = flat.numel() * flat.element_size()
@@ -100,7 +129,7 @@ class PinnedStore:
                     host.out.wait_event(buffer.used_until)
                 buffer.memory[:size].view(flat.dtype).copy_(flat, non_blocking=True)
                 entry.parts.append((buffer, layout))
-            entry.gone = host.out.record_event()
+        entry.gone = host.out.record_event()
         for buffer, _ in entry.parts:
             buffer.used_until = entry.gone
         self.entries[number] = entry
@@ -108,7 +137,7 @@ class PinnedStore:
     def wait(self, number: int) -> None:
         entry = self.entries[number]
         if entry.boundary is not None:
-            torch.cuda.current_stream(self.host.device).wait_event(entry.gone)
+            self.host.make_wait(entry.gone)
             entry.boundary, entry.encoded = None, []
 
     def prefetch(self, number: int) -> None:
@@ -119,18 +148,18 @@ class PinnedStore:
         entry.coming = [torch.empty(layout.elements, dtype=layout.dtype, device=host.device) for _, layout in entry.parts]
         host.back.wait_event(compute.record_event())
         host.back.wait_event(entry.gone)
-        with torch.cuda.stream(host.back):
+        with torch.cuda.stream(host.back), host.noted("moved", host.back):
             for (buffer, layout), tensor in zip(entry.parts, entry.coming):
                 size = layout.elements * tensor.element_size()
                 tensor.copy_(buffer.memory[:size].view(layout.dtype), non_blocking=True)
-            entry.arrived = host.back.record_event()
+        entry.arrived = host.back.record_event()
         for buffer, _ in entry.parts:
             buffer.used_until = entry.arrived
 
     def take(self, number: int) -> int:
         entry, host = self.entries[number], self.host
         self.prefetch(number)
-        torch.cuda.current_stream(host.device).wait_event(entry.arrived)
+        host.make_wait(entry.arrived)
         parts, entry.coming, entry.arrived = iter(entry.coming or ()), None, None
         tensors = []
         for layout in entry.layouts:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -16,12 +16,13 @@ from .errors import OtherModel, PlanLength
 from .measuring import RUNS, measure
 from .offload import Places
 from .region import Planned, Region
-from .schedules import actions_of, schedule_by_rule, schedule_of, unmeasured, without_surroundings
-from .whole_step import Surroundings
+from .schedules import actions_of, keeps_all, schedule_by_rule, schedule_of, unmeasured, without_surroundings
+from .whole_step import Surroundings, is_whole, region_of
 from .wiring import Call
 
-#: What is left free of a budget for what turns out larger than it was when it was measured.
-MARGIN = 0.0
+#: What is left free of a whole step's budget: PyTorch's allocator hands out up to a mebibyte more than was asked for, as it
+#: comes, and counts it as allocated.
+MARGIN = 0.01
 
 RULES = ("store-all", "full", "sqrt")
 
@@ -42,7 +43,7 @@ class Planner:
         plan: Any = None,
         profile: Any = None,
         places: Optional[Places] = None,
-        margin: float = MARGIN,
+        margin: Optional[float] = None,
         runs: int = RUNS,
         model: str = "region",
         time_limit: float = 2.0,
@@ -62,7 +63,7 @@ class Planner:
                 argument="budget",
             )
 
-    def plan(self, region: Region, call: Call, tensors: List[torch.Tensor], spec: tuple) -> Planned:
+    def plan(self, region: Region, call: Call, tensors: List[torch.Tensor], spec: Tuple[Any, ...]) -> Planned:
         """The plan for inputs like these."""
         names = [stage.name for stage in region.stages]
         options = list(region.stages[0].ways)
@@ -73,32 +74,50 @@ class Planner:
         known: Dict[str, Any] = {}
         if self.given_profile is None:
             measured, known = measure(
-                region.stages, call, tensors, spec, self.model, self.runs, bool(options), self.progress
+                region.stages,
+                call,
+                tensors,
+                spec,
+                self.model,
+                self.runs,
+                bool(options),
+                self.progress,
+                region.hauntable,
+                self.surroundings.time_ns() if self.surroundings else 0,
             )
         else:
             measured = json.loads(self.given_profile.to_json())
-            self._check_profile(measured, names, tensors)
-        return self._of_profile(measured, known, tensors)
+        return self._of_profile(measured, known, names, tensors)
 
-    def _of_profile(self, measured: Dict[str, Any], known: Dict[str, Any], tensors: List[torch.Tensor]) -> Planned:
-        stages = len(measured["stages"])
+    def _of_profile(
+        self, whole: Dict[str, Any], known: Dict[str, Any], names: Sequence[str], tensors: List[torch.Tensor]
+    ) -> Planned:
+        around = self._around(tensors)
+        measured = region_of(whole) if is_whole(whole) else whole
+        self._check_profile(measured, names, tensors)
+        stages = len(names)
         if self.places:
             # What a profile of another day says of places was true of that day's disk.
             self.places.open(measured, tensors[0])
-        around = self._around(measured, tensors)
-        whole = around.around(measured) if around else measured
+        if is_whole(whole):
+            whole = {**measured, "input_bytes": whole["input_bytes"], "stages": whole["stages"]}
+        elif around:
+            whole = around.around(measured)
         profile = rekindle.Profile.from_json(json.dumps(whole))
         base = around.base_bytes if around else 0
         plan = self.given_plan or self._solve(profile, base)
         actions = actions_of(plan)
-        if around:
+        if is_whole(whole):
             actions = without_surroundings(actions, before=True, after=True, stages=stages)
         known["base_bytes"] = base
-        known["whole_step"] = around is not None
+        known["whole_step"] = is_whole(whole)
         schedule = schedule_of(json.dumps(measured), actions, stages)
-        return Planned(schedule, plan, profile, self.places, known)
+        planned = Planned(schedule, actions, plan, profile, self.places, known)
+        # One who asks for a rule, or gives a plan, gets it.
+        planned.keeps_all = self.given_plan is None and not is_rule(self.strategy) and keeps_all(actions)
+        return planned
 
-    def _around(self, measured: Dict[str, Any], tensors: List[torch.Tensor]) -> Optional[Surroundings]:
+    def _around(self, tensors: List[torch.Tensor]) -> Optional[Surroundings]:
         if self.surroundings is None:
             return None
         size = sum(trees.tensor_bytes(tensor) for tensor in tensors)
@@ -109,21 +128,23 @@ class Planner:
     def _solve(self, profile: rekindle.Profile, base: int) -> rekindle.Plan:
         arguments: Dict[str, Any] = {"solver": self.strategy}
         if not is_rule(self.strategy):
-            arguments.update(margin=self.margin, time_limit=self.time_limit)
+            arguments.update(time_limit=self.time_limit)
+        margin = self.margin if self.margin is not None else MARGIN if base else 0.0
         if self.budget is None:
             return rekindle.plan(profile, **arguments)
         try:
-            if self.budget <= base:
+            usable = int(self.budget / (1 + margin))
+            if usable <= base:
                 raise BudgetTooSmall(smallest_bytes=rekindle.smallest_budget(profile))
-            return rekindle.plan(profile, self.budget - base, **arguments)
+            return rekindle.plan(profile, usable - base, **arguments)
         except BudgetTooSmall as error:
-            if base == 0:
+            if base == 0 and margin == 0:
                 raise
-            smallest = error.smallest_bytes + base
+            smallest = int((error.smallest_bytes + base) * (1 + margin)) + 1
             raise BudgetTooSmall(
                 f"no plan takes {rekindle.format_bytes(self.budget)} ({self.budget} bytes) or less; the smallest budget is "
                 f"{rekindle.format_bytes(smallest)} ({smallest} bytes), of which {rekindle.format_bytes(base)} are there "
-                "before the step begins (parameters, the optimizer's state, the batch)",
+                f"before the step begins (parameters, the optimizer's state, the batch) and {margin:.0%} stay free",
                 hint="a smaller batch or a shorter sequence would lower it",
                 budget_bytes=self.budget,
                 smallest_bytes=smallest,
@@ -140,7 +161,7 @@ class Planner:
         profile = unmeasured(names, options, size)
         if any(action.startswith(("offload ", "compress ")) for action in actions):
             self.places.open(profile, tensors[0])
-        return Planned(schedule_of(json.dumps(profile), actions, len(names)), plan, None, self.places)
+        return Planned(schedule_of(json.dumps(profile), actions, len(names)), actions, plan, None, self.places)
 
     def _check_profile(self, profile: Dict[str, Any], names: Sequence[str], tensors: List[torch.Tensor]) -> None:
         found = [stage["name"] for stage in profile["stages"]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -13,13 +13,15 @@ from rekindle import _core
 from . import trees
 from .engine import Engine
 from .errors import ChainNotFound, NotInstalled
+from .group import grouped
 from .node import Step
 from .random_state import Generators
 from .report import Report
+from .schedules import run_again_unread
 from .stage import Stage
 from .wiring import FIRST, VALUE, WIRINGS, Call
 
-def _forward(region: "Region", args: tuple, kwargs: Dict[str, Any]) -> Any:
+def _forward(region: "Region", args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
     return region.run(args, kwargs)
 
 
@@ -38,10 +40,24 @@ _forward_outside: Any = None
 class Planned:
     """What a region runs: a schedule, and where its plan came from."""
 
-    __slots__ = ("schedule", "plan", "profile", "places", "known")
+    __slots__ = ("schedule", "plan", "profile", "places", "known", "haunted", "keeps_all")
 
-    def __init__(self, schedule: Any, plan: Any = None, profile: Any = None, places: Any = None, known: Any = None):
+    def __init__(
+        self,
+        schedule: Any,
+        actions: List[str],
+        plan: Any = None,
+        profile: Any = None,
+        places: Any = None,
+        known: Any = None,
+    ):
         self.schedule, self.plan, self.profile, self.places = schedule, plan, profile, places
+        #: Everything fits: the blocks run as they are, in the user's own graph.
+        self.keeps_all = False
+        #: The stages that are run again for their backward alone, where that was measured to pay.
+        self.haunted = run_again_unread(actions)
+        if known and "haunted" in known:
+            self.haunted &= frozenset(known["haunted"])
         #: How the profile was measured, and what lies around the region.
         self.known: Dict[str, Any] = known or {}
 
@@ -54,7 +70,9 @@ class Region(nn.Module):
     weights are loaded and saved as before.
     """
 
-    def __init__(self, container: nn.Module, planner: Any, wiring: Optional[str] = None, name: str = ""):
+    def __init__(
+        self, container: nn.Module, planner: Any, wiring: Optional[str] = None, name: str = "", group: int = 1
+    ):
         super().__init__()
         blocks = list(container.named_children())
         if not blocks:
@@ -66,7 +84,8 @@ class Region(nn.Module):
         for child, block in blocks:
             self.add_module(child, block)
         prefix = f"{name}." if name else ""
-        stages = [Stage(number, f"{prefix}{child}", block) for number, (child, block) in enumerate(blocks, 1)]
+        rows = grouped(blocks, group, wiring)
+        stages = [Stage(number, f"{prefix}{child}", block) for number, (child, block) in enumerate(rows, 1)]
         # Not as attributes of a module: they hold no parameters of their own.
         self.__dict__["stages"] = stages
         self.__dict__["container"] = container
@@ -74,13 +93,16 @@ class Region(nn.Module):
         self.__dict__["wiring"] = wiring
         self.__dict__["planned"] = {}
         self.__dict__["watch"] = None
+        self.__dict__["keeps_all"] = False
+        # What runs all blocks as one, where that is faster than one stage after the other.
+        self.__dict__["whole"] = None
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" in sys.modules:
             return _outside_compiler()(self, args, kwargs)
         return self.run(args, kwargs)
 
-    def run(self, args: tuple, kwargs: Dict[str, Any]) -> Any:
+    def run(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
         """Runs the blocks: under a plan, or as they are where nothing needs a gradient."""
         call, value = Call.take_apart(self.wiring, args, kwargs)
         if not torch.is_grad_enabled():
@@ -90,8 +112,13 @@ class Region(nn.Module):
         tracked = any(tensor.requires_grad for tensor in tensors) or any(tensor.requires_grad for tensor in extras)
         if not tracked and not any(p.requires_grad for stage in self.stages for p in stage.parameters()):
             return self._plain(call, value)
+        if self.keeps_all:
+            return self._kept(call, value)
         planned = self._planned_for(call, tensors, spec, extras)
+        if planned.keeps_all and self.watch is None:
+            return self._kept(call, value)
         engine = Engine(self.stages, call, self._generators(tensors))
+        engine.haunted = planned.haunted
         storage = None
         if planned.places:
             storage, engine.parcels = planned.places.storage, planned.places.parcels()
@@ -106,15 +133,26 @@ class Region(nn.Module):
             value = call.hand_on(output)
         return output
 
+    def _kept(self, call: Call, value: Any) -> Any:
+        """Everything is kept: there is nothing to do for us, and nothing is done."""
+        if self.whole is not None:
+            return call.run(self.whole, value)
+        output = value
+        for stage in self.stages:
+            output = call.run(stage.taped, value)
+            value = call.hand_on(output)
+        return output
+
     def _generators(self, tensors: List[torch.Tensor]) -> Generators:
         devices = {tensor.device for tensor in tensors}
         return Generators(sorted(devices, key=str))
 
-    def _planned_for(self, call: Call, tensors: List[torch.Tensor], spec: tuple, extras: List[torch.Tensor]) -> Planned:
+    def _planned_for(self, call: Call, tensors: List[torch.Tensor], spec: Tuple[Any, ...], extras: List[torch.Tensor]) -> Planned:
         key = signature(tensors, extras, self.stages)
         planned = self.planned.get(key)
         if planned is None:
             planned = self.planned[key] = self.planner.plan(self, call, tensors, spec)
+            planned.haunted &= self.hauntable
         return planned
 
     @property
@@ -146,6 +184,14 @@ class Region(nn.Module):
         """The container the blocks were in, to put back where the region stands."""
         return self.container
 
+    @property
+    def hauntable(self) -> FrozenSet[int]:
+        """The stages whose first run may leave a graph without its values. Compiled code does not stop half-way, and a block
+        with a region in it keeps values that no graph knows of."""
+        plain = [stage for stage in self.stages if stage.untaped is stage.block]
+        inner = [stage for stage in plain if not any(isinstance(m, Region) for m in stage.block.modules())]
+        return frozenset(stage.number for stage in inner)
+
     def __iter__(self) -> Iterator["Region"]:
         return iter((self,))
 
@@ -154,11 +200,11 @@ class Region(nn.Module):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            start, stop, step = index.indices(len(self.stages))
-            if (start, step) == (0, 1) and stop >= len(self.stages):
+            start, stop, step = index.indices(len(self._modules))
+            if (start, step) == (0, 1) and stop >= len(self._modules):
                 return self
             raise ChainNotFound(
-                f"the model takes blocks {index.start} to {index.stop} out of a region of {len(self.stages)}, expected all "
+                f"the model takes blocks {index.start} to {index.stop} out of a region of {len(self._modules)}, expected all "
                 "of them; make a region of those it runs"
             )
         if index in (0, -1):
@@ -176,7 +222,7 @@ class Region(nn.Module):
             stages = self.__dict__.get("stages")
             if stages is None or name.startswith("_"):
                 raise
-            found = [getattr(stage.block, name) for stage in stages]
+            found = [getattr(block, name) for block in self._modules.values()]
             if any(value is not found[0] and value != found[0] for value in found[1:]):
                 raise AttributeError(
                     f"the blocks of the region differ in `{name}`, so it has none: give each its own region"

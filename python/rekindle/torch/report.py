@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 import rekindle
 
@@ -26,7 +26,9 @@ class Report:
         self.base_bytes: int = known.get("base_bytes", 0)
         self.whole_step: bool = known.get("whole_step", False)
         self.measured: bool = "sized" in known or plan.predicted.peak_bytes > 0
-        self.predicted_peak_bytes: int = self.base_bytes + plan.predicted.peak_bytes
+        # Where everything is kept it was tried.
+        predicted = self.base_bytes + plan.predicted.peak_bytes
+        self.predicted_peak_bytes: int = known.get("measured_peak_bytes", predicted)
         self.predicted_step_ns: int = plan.predicted.step_ns
 
     def ways(self) -> List[str]:
@@ -51,8 +53,8 @@ class Report:
 
     def __repr__(self) -> str:
         what = "the step" if self.whole_step else "the region"
-        peak, plain = rekindle.format_bytes(self.predicted_peak_bytes), ""
-        lines = [f"{self.plan.solver} ({self.plan.status}): {what} takes {peak} at its peak{plain}, as predicted"]
+        peak = rekindle.format_bytes(self.predicted_peak_bytes)
+        lines = [f"{self.plan.solver} ({self.plan.status}): {what} takes {peak} at its peak, as predicted"]
         if not self.measured:
             lines = [f"{self.plan.solver}: nothing was measured, so nothing is predicted"]
         elif self.whole_step:
@@ -72,7 +74,3 @@ class Report:
     def _repr_html_(self) -> str:
         picture = getattr(self.plan, "_repr_html_", None)
         return f"<pre>{html.escape(repr(self))}</pre>" + (picture() if picture is not None else "")
-
-
-def report_of(planned: Optional[Any], stages: List[str]) -> Optional[Report]:
-    return None if planned is None or planned.plan is None else Report(planned.plan, stages, planned.known)

@@ -20,7 +20,8 @@ class Saved:
 
     def _note(self, tensor: torch.Tensor) -> torch.Tensor:
         self.add(tensor)
-        return tensor
+        # Apart from the graph: one that held what it has made would hold itself.
+        return tensor.detach()
 
     def add(self, tensor: torch.Tensor) -> None:
         key = trees.storage_key(tensor)
@@ -60,6 +61,8 @@ def add_saved_sizes(engine: Any, boundary: Boundary, profile: Dict[str, Any]) ->
             known[kind] = {way: size for way, (size, _) in found.items()}, found[None][1]
         sizes, boundary = known[kind]
         stage["tape_bytes"] = max(sizes[None], stage["output_bytes"])
+        # As large as the output: nobody has counted it.
+        stage.pop("gradient_bytes", None)
         for option in stage.get("options", ()):
             option["tape_bytes"] = max(sizes[option["name"]], stage["output_bytes"])
             # What it leaves out is there again while its backward runs.

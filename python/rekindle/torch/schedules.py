@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
 
 import rekindle
 from rekindle import _core
@@ -27,11 +27,12 @@ def unmeasured(names: Sequence[str], options: Sequence[str] = (), size: int = 0)
     }
 
 
-def schedule_by_rule(rule: str, names: Sequence[str], options: Sequence[str] = ()) -> Tuple[Any, Any]:
-    """The schedule of a rule, which needs no sizes, and its plan."""
+def schedule_by_rule(rule: str, names: Sequence[str], options: Sequence[str] = ()) -> Tuple[Any, List[str], Any]:
+    """The schedule of a rule, which needs no sizes, its actions and its plan."""
     profile = rekindle.Profile.from_json(json.dumps(unmeasured(names, options)))
     plan = rekindle.plan(profile, solver=rule)
-    return schedule_of(profile.to_json(), actions_of(plan), len(names)), plan
+    actions = actions_of(plan)
+    return schedule_of(profile.to_json(), actions, len(names)), actions, plan
 
 
 def schedule_of(profile: str, actions: List[str], stages: int) -> Any:
@@ -46,6 +47,29 @@ def schedule_of(profile: str, actions: List[str], stages: int) -> Any:
 def actions_of(plan: Any) -> List[str]:
     """A plan's actions, each as a line of text."""
     return [str(action) for action in plan.actions]
+
+
+def keeps_all(actions: List[str]) -> bool:
+    """Whether every stage keeps its whole tape at once, so that there is nothing to do but to run them."""
+    words = [action.split() for action in actions if action not in ("keep x0", "drop x0")]
+    return all(word in ("tape", "backward") and not option for word, _, *option in words)
+
+
+def run_again_unread(actions: List[str]) -> FrozenSet[int]:
+    """The stages that first run without a tape, and later with one, of which nobody reads the output."""
+    ran, found, read = set(), set(), set()
+    for position, action in enumerate(actions):
+        word, subject, *option = action.split()
+        if word == "forward":
+            ran.add(int(subject))
+        elif word == "tape" and not option and int(subject) in ran:
+            number = int(subject)
+            readers = {f"forward {number + 1}", f"tape {number + 1}", f"keep x{number}"}
+            until = actions.index(f"backward {number}", position)
+            row = actions[position + 1 : until]
+            reads = any(" ".join(a.split()[:2]) in readers or a.split()[1] == f"x{number}" for a in row)
+            (read if reads else found).add(number)
+    return frozenset(found - read)
 
 
 def without_surroundings(actions: List[str], before: bool, after: bool, stages: int) -> List[str]:

@@ -19,15 +19,17 @@ class StandIns:
 
     __slots__ = ("leaves",)
 
-    def __init__(self, of_stages: List[List[torch.Tensor]]):
-        hooked = {id(p): p for parameters in of_stages for p in parameters if p._backward_hooks}
-        self.leaves = {key: parameter.detach().requires_grad_() for key, parameter in hooked.items()}
+    def __init__(self) -> None:
+        self.leaves: Dict[int, torch.Tensor] = {}
 
     def of(self, parameters: List[torch.Tensor]) -> List[torch.Tensor]:
         """What a stage's graph has in the places of these."""
-        if not self.leaves:
+        hooked = [parameter for parameter in parameters if parameter._backward_hooks]
+        for parameter in hooked:
+            self.leaves.setdefault(id(parameter), parameter.detach().requires_grad_())
+        if not hooked:
             return parameters
-        return [self.leaves.get(id(parameter), parameter) for parameter in parameters]
+        return [self.leaves[id(p)] if p._backward_hooks else p for p in parameters]
 
     def within(self, homes: List[Home]) -> "Within":
         return Within(homes, self.leaves)

@@ -10,7 +10,7 @@ import torch
 TENSOR = ("tensor",)
 
 
-def flatten(value: Any) -> Tuple[List[torch.Tensor], tuple]:
+def flatten(value: Any) -> Tuple[List[torch.Tensor], Tuple[Any, ...]]:
     """The tensors of a value, in order, and what is needed to put it together again."""
     if isinstance(value, torch.Tensor):
         return [value], TENSOR
@@ -18,7 +18,7 @@ def flatten(value: Any) -> Tuple[List[torch.Tensor], tuple]:
     return tensors, _take_apart(value, tensors)
 
 
-def _take_apart(value: Any, tensors: List[torch.Tensor]) -> tuple:
+def _take_apart(value: Any, tensors: List[torch.Tensor]) -> Tuple[Any, ...]:
     if isinstance(value, torch.Tensor):
         tensors.append(value)
         return TENSOR
@@ -31,14 +31,14 @@ def _take_apart(value: Any, tensors: List[torch.Tensor]) -> tuple:
     return ("constant", value)
 
 
-def unflatten(tensors: List[torch.Tensor], spec: tuple) -> Any:
+def unflatten(tensors: List[torch.Tensor], spec: Tuple[Any, ...]) -> Any:
     """The value that :func:`flatten` took apart, with these tensors in place of its own."""
     if spec is TENSOR:
         return tensors[0]
     return _put_together(iter(tensors), spec)
 
 
-def _put_together(tensors: Any, spec: tuple) -> Any:
+def _put_together(tensors: Any, spec: Tuple[Any, ...]) -> Any:
     kind = spec[0]
     if kind == "tensor":
         return next(tensors)
@@ -65,12 +65,12 @@ def over(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return unflatten([change(tensor) for tensor in tensors], spec)
 
 
-def describe(tensor: torch.Tensor) -> Tuple[tuple, torch.dtype]:
+def describe(tensor: torch.Tensor) -> Tuple[Tuple[Any, ...], torch.dtype]:
     """What must be the same when a stage is run again."""
     return tuple(tensor.shape), tensor.dtype
 
 
-def in_words(shape_and_dtype: Tuple[tuple, torch.dtype]) -> str:
+def in_words(shape_and_dtype: Tuple[Tuple[Any, ...], torch.dtype]) -> str:
     """A tensor's shape and type for people: ``float32[2, 3]``."""
     shape, dtype = shape_and_dtype
     return f"{str(dtype).replace('torch.', '')}{list(shape)}"

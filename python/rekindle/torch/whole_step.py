@@ -40,14 +40,18 @@ class Watch:
 class Surroundings:
     """What a step takes around its region."""
 
-    def __init__(self, base_bytes: int, before: Dict[str, int], after: Dict[str, int]):
+    def __init__(self, base_bytes: int, before: Dict[str, int], after: Dict[str, int], to_come: int = 0):
         #: What is there when a step begins, and what the optimizer will add.
-        self.base_bytes = base_bytes
+        self.base_bytes, self.to_come = base_bytes, to_come
         self.before, self.after = before, after
 
     def scaled(self, factor: float) -> "Surroundings":
         """For an input of another size. Parameters stay what they are; a guess, but a fair one."""
-        return Surroundings(self.base_bytes, _scaled(self.before, factor), _scaled(self.after, factor))
+        return Surroundings(self.base_bytes, _scaled(self.before, factor), _scaled(self.after, factor), self.to_come)
+
+    def time_ns(self) -> int:
+        """What the step takes beside the region."""
+        return sum(part["forward_ns"] + part["backward_ns"] for part in (self.before, self.after))
 
     def around(self, profile: Dict[str, Any]) -> Dict[str, Any]:
         """The profile of a whole step out of that of a region."""
@@ -55,6 +59,17 @@ class Surroundings:
         before = _stage(BEFORE, self.before, input_bytes)
         after = _stage(AFTER, self.after, 0)
         return {**profile, "input_bytes": 0, "stages": [before, *profile["stages"], after]}
+
+
+def is_whole(profile: Dict[str, Any]) -> bool:
+    """Whether a profile is one of a whole step."""
+    return bool(profile["stages"]) and profile["stages"][0]["name"] == BEFORE
+
+
+def region_of(profile: Dict[str, Any]) -> Dict[str, Any]:
+    """The profile of the region in a whole step's."""
+    before, *stages, _after = profile["stages"]
+    return {**profile, "input_bytes": before["output_bytes"], "stages": stages}
 
 
 def _scaled(part: Dict[str, int], factor: float) -> Dict[str, int]:
@@ -108,7 +123,18 @@ def surroundings(watch: Watch, region_gradient_bytes: int, to_come: int, accumul
         for part in (before, after):
             part["backward_extra_bytes"] += part["parameter_gradient_bytes"]
             part["parameter_gradient_bytes"] = 0
-    return Surroundings(start + to_come, before, after)
+    return Surroundings(start + to_come, before, after, to_come)
+
+
+def plain_peak(
+    model: torch.nn.Module, run: Callable[[], torch.Tensor], region: Any, device: torch.device
+) -> int:
+    """The most that a step has allocated in which the region keeps everything."""
+    region.__dict__["keeps_all"] = True
+    try:
+        return max(one_step(model, run, region, device).peak.values())
+    finally:
+        region.__dict__["keeps_all"] = False
 
 
 def one_step(

@@ -23,11 +23,11 @@ class Call:
 
     __slots__ = ("wiring", "keyword", "rest", "kwargs")
 
-    def __init__(self, wiring: str, keyword: Optional[str], rest: tuple, kwargs: Dict[str, Any]):
+    def __init__(self, wiring: str, keyword: Optional[str], rest: Tuple[Any, ...], kwargs: Dict[str, Any]):
         self.wiring, self.keyword, self.rest, self.kwargs = wiring, keyword, rest, kwargs
 
     @classmethod
-    def take_apart(cls, wiring: str, args: tuple, kwargs: Dict[str, Any]) -> Tuple["Call", Any]:
+    def take_apart(cls, wiring: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Tuple["Call", Any]:
         """The call and the region's input."""
         if wiring == SPREAD:
             return cls(wiring, None, (), kwargs), args
@@ -52,10 +52,10 @@ class Call:
             return output[0]
         return output
 
-    def extras(self) -> tuple:
+    def extras(self) -> Tuple[Any, ...]:
         """What is the same for all blocks, as one tree."""
         return self.rest, self.kwargs
 
-    def with_extras(self, extras: tuple) -> "Call":
+    def with_extras(self, extras: Tuple[Any, ...]) -> "Call":
         rest, kwargs = extras
         return Call(self.wiring, self.keyword, rest, kwargs)

@@ -1,0 +1,163 @@
+"""How long stages take, as they do within a step.
+
+Within a step the CPU is ahead of a CUDA device, and what the CPU does costs nothing. A stage by itself between two
+synchronisations is another matter: there the device waits for the CPU. So the device is first given something else to do,
+for as long as the CPU needs to say what is to be measured; events on the device then tell its own time. A stage that takes
+the CPU longer than the device takes as long as the CPU does; of that the fastest run counts, because whatever else a machine
+does only makes it slower.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+import torch
+
+from .engine import Boundary
+
+#: What a device does in a second, at most: how long it sleeps need not be exact, only long enough.
+CYCLES_PER_SECOND = 2_000_000_000
+
+
+class Took(NamedTuple):
+    """What something took, in nanoseconds: the median of the device, the CPU's fastest, the device's fastest and slowest."""
+
+    device: int
+    cpu: int
+    fastest: int
+    slowest: int
+
+
+class Times(NamedTuple):
+    """Of one kind of stage."""
+
+    untaped: Took
+    #: Forward and backward for each way to keep the tape.
+    taped: Dict[Optional[str], Tuple[Took, Took]]
+    #: The first run and the second where the first leaves a graph without its values; none where there is no such way.
+    haunted: Optional[Tuple[Took, Took]]
+
+
+def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: int, around_ns: int = 0) -> List[int]:
+    """Puts the times into a profile, of a step that takes ``around_ns`` of the device beside the region. Gives the stages
+    that are better run again for their backward alone."""
+    known: Dict[int, Tuple[Times, Boundary]] = {}
+    of_stages: List[Times] = []
+    for number in range(1, len(profile["stages"]) + 1):
+        kind = engine.kind(number, boundary)
+        if kind not in known:
+            known[kind] = _times(engine, number, boundary, runs), engine.forward(number, boundary)
+        times, boundary = known[kind]
+        of_stages.append(times)
+    # Over a whole step the CPU makes up for one stage what it loses with another.
+    haunts = max(_step(of_stages, around_ns, haunted=True)) < max(_step(of_stages, around_ns, haunted=False))
+    haunted = []
+    for number, (stage, times) in enumerate(zip(profile["stages"], of_stages), 1):
+        forward, backward = times.taped[None]
+        stage["backward_ns"] = _time(backward)
+        # A plan runs a stage without and with its tape about as often.
+        stage["forward_ns"] = (_time(times.untaped) + _time(forward)) // 2
+        for option in stage.get("options", ()):
+            pair = times.taped[option["name"]]
+            option["forward_ns"] = _not_below(pair[0], forward, stage["forward_ns"])
+            option["backward_ns"] = _not_below(pair[1], backward, stage["backward_ns"])
+        if haunts and times.haunted is not None:
+            haunted.append(number)
+            first, second = times.haunted
+            saved = _time(times.untaped) + _time(forward) - _time(first) - _time(second)
+            forwards = [stage["forward_ns"], *(option["forward_ns"] for option in stage.get("options", ()))]
+            # No more than any forward takes, and never all of it.
+            saved = min([saved, *(forward_ns * 9 // 10 for forward_ns in forwards)])
+            if saved > 0:
+                stage["unread_ns"] = saved
+    return haunted
+
+
+def _step(of_stages: List[Times], around_ns: int, haunted: bool) -> Tuple[int, int]:
+    """What a step takes the device and the CPU in which every stage is run again."""
+    device, cpu = around_ns, 0
+    for times in of_stages:
+        forward, backward = times.taped[None]
+        first, second = times.haunted if haunted and times.haunted is not None else (times.untaped, forward)
+        for took in (first, second, backward):
+            device += took.device
+            cpu += took.cpu
+    return device, cpu
+
+
+def _time(took: Took) -> int:
+    return max(took.device, took.cpu)
+
+
+def _not_below(took: Took, usual: Took, usual_ns: int) -> int:
+    """No less than the usual way, unless each run was faster than every run of that. Of two ways that take the same time, the
+    cheaper by chance would be in every plan."""
+    return _time(took) if took.slowest < usual.fastest else max(_time(took), usual_ns)
+
+
+def _times(engine: Any, number: int, boundary: Boundary, runs: int) -> Times:
+    clock = Clock(engine, runs)
+    untaped = clock.time(lambda: None, lambda _: engine.forward(number, boundary))
+    taped: Dict[Optional[str], Tuple[Took, Took]] = {}
+    ways: List[Optional[str]] = [None, *engine.options(number)]
+    for way in ways:
+        forward = clock.time(lambda: None, lambda _: engine.tape(number, way, boundary))
+
+        def prepare() -> Any:
+            tape, made = engine.tape(number, way, boundary)
+            return tape, engine.some_gradient(made)
+
+        taped[way] = forward, clock.time(prepare, lambda ready: engine.backward(number, *ready))
+    haunted = None
+    if number in engine.hauntable:
+        first = clock.time(lambda: None, lambda _: engine.ghost(number, boundary))
+        second = clock.time(
+            lambda: engine.ghost(number, boundary)[0], lambda ghost: engine.fill(number, ghost, boundary)
+        )
+        haunted = first, second
+    return Times(untaped, taped, haunted)
+
+
+class Clock:
+    """Times what an engine does."""
+
+    def __init__(self, engine: Any, runs: int):
+        self.engine, self.runs = engine, runs
+        self.on_cuda = engine.device.type == "cuda"
+        self.asleep = 0.002
+
+    def time(self, prepare: Callable[[], Any], run: Callable[[Any], Any]) -> Took:
+        """What several runs took."""
+        of_device, of_cpu = [], []
+        for number in range(self.runs + 2):
+            ready = prepare()
+            device, cpu = self._once(run, ready)
+            del ready
+            self.engine.forget_gradients()
+            # The first two warm up, and find out how long the CPU takes.
+            if number >= 2:
+                of_device.append(device)
+                of_cpu.append(cpu)
+        device = statistics.median(of_device)
+        return Took(int(device), int(min(of_cpu)), int(min(of_device)), int(max(of_device)))
+
+    def _once(self, run: Callable[[Any], Any], ready: Any) -> Tuple[float, float]:
+        if not self.on_cuda:
+            start = time.perf_counter_ns()
+            run(ready)
+            took = time.perf_counter_ns() - start
+            return took, took
+        self.engine.finish()
+        begins, ends = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda._sleep(int(self.asleep * CYCLES_PER_SECOND))
+        begins.record()
+        start = time.perf_counter_ns()
+        made = run(ready)
+        said = time.perf_counter_ns() - start
+        ends.record()
+        self.engine.finish()
+        del made
+        self.asleep = max(self.asleep, 2e-9 * said)
+        return begins.elapsed_time(ends) * 1e6, said
