@@ -62,7 +62,9 @@ def test_plans_of_several_threads_are_the_plans_of_one():
 def test_ctrl_c_is_answered_at_once(call):
     program = textwrap.dedent(
         f"""
-        import rekindle, time
+        import rekindle, signal, time
+        # What is started in the background ignores Ctrl-C, and hands that on.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         stages = [
             rekindle.StageProfile(f"s{{i}}", 1000 + i * 7919 % 997, 9000 + i * 104729 % 8999, 100 + i * 31 % 97, 200)
             for i in range(1900)
