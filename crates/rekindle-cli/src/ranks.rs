@@ -12,7 +12,13 @@ mod grid;
 #[cfg(feature = "mpi")]
 mod log;
 #[cfg(feature = "mpi")]
+mod parts;
+#[cfg(feature = "mpi")]
 mod plans;
+#[cfg(feature = "mpi")]
+mod run;
+#[cfg(feature = "mpi")]
+mod snapshots;
 #[cfg(feature = "mpi")]
 mod state;
 #[cfg(feature = "mpi")]

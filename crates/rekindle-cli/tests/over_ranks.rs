@@ -189,6 +189,9 @@ fn goes_on(folder: &Path) {
     };
     let expected = weights(folder, 2, &train(6, "--data-parallel 2"));
     well(folder, 4, &train(3, "--data-parallel 2 --pipeline 2 --zero 2 --snapshots run"));
+    let output = rekindle(folder, 2, &train(6, "--data-parallel 2 --snapshots run"));
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("`run` has snapshots already, up to step 3"), "{}", said(&output));
     // Half as many ranks, another way to share out, and from the disk.
     let found = weights(folder, 2, &train(6, "--pipeline 2 --micro-batches 2 --snapshots run --resume"));
     assert!(found == expected, "four ranks, then two");

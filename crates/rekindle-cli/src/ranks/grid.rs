@@ -37,6 +37,19 @@ impl Grid {
         }
     }
 
+    /// For a log.
+    pub(super) fn describe(&self, world: &dyn Collective) -> String {
+        format!(
+            "rank {} of {}: replica {} of {}, rank {} of a pipeline of {}",
+            world.rank(),
+            world.size(),
+            self.replica,
+            self.replicas,
+            self.stage,
+            self.stages
+        )
+    }
+
     pub(super) fn new(world: &dyn Collective, (replicas, stages): (usize, usize)) -> Result<Self, Failure> {
         let (replica, stage) = (world.rank() / stages, world.rank() % stages);
         Ok(Self {

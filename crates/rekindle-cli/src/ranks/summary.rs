@@ -1,6 +1,7 @@
 //! What came of a run over ranks.
 
 use rekindle::Bytes;
+use rekindle_dist::Collective;
 use serde::{Deserialize, Serialize};
 
 use super::plans::Foretold;
@@ -30,6 +31,15 @@ pub(super) struct RankSummary {
     pub(super) most_bytes: Bytes,
     /// The part of the time of its steps that it computed, without adding up gradients and without the update.
     pub(super) busy: f64,
+}
+
+impl RankSummary {
+    /// What each rank has to say, on all of them.
+    pub(super) fn of_all(world: &dyn Collective, own: &Self) -> Result<Vec<Self>, Failure> {
+        let all = world.all_gather(serde_json::to_vec(own).unwrap_or_default())?;
+        let all: Result<Vec<Self>, _> = all.iter().map(|own| serde_json::from_slice(own)).collect();
+        all.map_err(|error| Failure::failed(error, "use the same build on all ranks"))
+    }
 }
 
 /// What all of them came to.

@@ -1,34 +1,30 @@
 //! Training on one of several ranks.
 
-use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use burn::module::{Module, ModuleMapper, Param, ParamId};
-use burn::optim::{Adam, AdamConfig};
-use burn::tensor::{Device, Tensor};
-use rekindle::training::{LossScale, Precision};
-use rekindle::{Bytes, Carried, Staged, memory};
-use rekindle_dist::pipeline::{Made, train_step};
-use rekindle_dist::{Collective, DataParallel, Layout, Mpi, Reduction, Zero, ZeroStage};
+use burn::optim::AdamConfig;
+use burn::tensor::Device;
+use rekindle::Bytes;
+use rekindle::training::Precision;
+use rekindle_dist::{Collective, DataParallel, Mpi, Reduction, Zero, ZeroStage};
 use rekindle_models::{Batch, Trainable};
-use rekindle_run::snapshots::{Metadata, Section as Part, Snapshots};
 
-use super::Summing;
 use super::grid::Grid;
 use super::log::Log;
-use super::plans::{Decided, Way, decide};
-use super::state::{Sections, Statistics, Whole};
+use super::parts::Parts;
+use super::plans::{Decided, decide};
+use super::run::{Run, Stepped, Taken};
+use super::snapshots::Saving;
 use super::summary::{RankSummary, Summary};
 use super::together::together;
+use super::{RankArguments, Summing};
 use crate::arguments::{Scaling, TrainArguments};
-use crate::cut::Cut;
+use crate::data::Data;
 use crate::failure::Failure;
-use crate::measure::{Recipe, build, median, part_seed, step};
-use crate::models::{Job, Kind, with_model};
+use crate::measure::{self, build, median};
+use crate::models::{BatchOf, Job, Kind, with_model};
 use crate::progress::{Progress, Rate};
 use crate::size::Size;
-use crate::strategy::Ready;
-use crate::totals::parameter_bytes;
 use crate::train::{identity, strategy};
 use crate::view::Limit;
 use crate::{files, report};
@@ -75,6 +71,25 @@ fn check(arguments: &TrainArguments, size: &Size) -> Result<(), Failure> {
             Err(Failure::request(anyhow::anyhow!("{what} is not for several ranks"), why))
         }
         None => Ok(()),
+    }
+}
+
+impl RankArguments {
+    /// How gradients are added up.
+    fn how(&self) -> Reduction {
+        match self.reduction {
+            Some(Summing::Native) => Reduction::Native,
+            Some(Summing::Ordered) | None => Reduction::Ordered,
+        }
+    }
+
+    /// What is shared out.
+    fn stage(&self) -> ZeroStage {
+        match self.zero {
+            None | Some(0) => ZeroStage::Off,
+            Some(1) => ZeroStage::One,
+            Some(_) => ZeroStage::Two,
+        }
     }
 }
 
@@ -150,161 +165,72 @@ impl<M: Trainable> Prepared<M> {
     }
 
     fn train<K: Kind<Model = M>>(self, on: &OnRank<'_>, kind: &K) -> Result<(), Failure> {
-        let Self { mut log, mut model, device, rate, steps } = self;
-        let OnRank { arguments, size, world, shape } = on;
-        let grid = Grid::new(*world, *shape)?;
-        let described = size.describe(kind);
-        let strategy = strategy(arguments);
-        let places = arguments.places.open()?;
-        log.say(&format!(
-            "rank {} of {}: replica {} of {}, rank {} of a pipeline of {}",
-            world.rank(),
-            world.size(),
-            grid.replica,
-            grid.replicas,
-            grid.stage,
-            grid.stages
-        ));
-        if arguments.ranks.partition_checkpoints && world.rank() == 0 {
-            eprintln!(
-                "--partition-checkpoints: no two ranks have the same boundaries here, so there is nothing to share out"
-            );
-        }
-        let mut data = kind.data().seeded(size.seed);
-        let own_parts = |data: &mut crate::data::Data<K::Source>| {
-            let mut all = data.batch(&size.in_parts(grid.replicas * size.micro_batches), &device);
-            all.keep(grid.replica * size.micro_batches, size.micro_batches)
-        };
-        let sample = own_parts(&mut data.clone());
+        let Self { mut log, model, device, rate, steps } = self;
+        let OnRank { arguments, size, world, shape } = *on;
+        let grid = Grid::new(world, shape)?;
+        log.say(&grid.describe(world));
+        let (described, strategy) = (size.describe(kind), strategy(arguments));
         if world.rank() == 0 {
+            if arguments.ranks.partition_checkpoints {
+                eprintln!(
+                    "--partition-checkpoints: no two ranks have the same boundaries here, so there is nothing to share out"
+                );
+            }
             eprintln!("training {described} with `{strategy}` on {} ranks", world.size());
         }
-        let Decided { mut way, foretold } =
-            decide(*world, &grid, (&strategy, arguments, size), &model, sample.part(), &places)?;
+        let mut data = kind.data().seeded(size.seed);
+        let sample = own_parts::<K>(&mut data.clone(), &grid, size, &device);
+        let places = arguments.places.open()?;
+        let Decided { way, foretold } =
+            decide(world, &grid, (&strategy, arguments, size), &model, sample.part(), &places)?;
+        let (parts, model) = Parts::share_out(world, &grid, &way, model, sample.part())?;
+        let summed = sample.held_bytes(&model);
 
-        // Who has which parameters; what is not this rank's is let go of.
-        let whole = Layout::new(&model)?;
-        let (stages_of, owners) = owners(&model, sample.part(), *world, &grid, &way)?;
-        let sections = Sections::new(&whole, &owners, grid.stages);
-        let statistics = Statistics::new(&model, &owners);
-        if grid.stages > 1 {
-            let own = owners.iter().filter(|(_, owner)| **owner == grid.stage).map(|(id, _)| *id).collect();
-            model = model.map(&mut Only { own });
-        }
-        let mut first_step = 0;
-        let saving = match (&arguments.saving.snapshots, world.rank()) {
-            (Some(directory), 0) => {
-                let opened = Snapshots::open(directory, usize::from(arguments.saving.keep));
-                let hint = "give --snapshots a directory that nobody else uses";
-                opened.map(Some).map_err(|error| Failure::request(error, hint))
-            }
-            _ => Ok(None),
-        };
-        let mut saving = together(*world, saving)?;
-        let mut identity: Metadata =
-            identity(arguments, &size.in_parts(1).describe(kind), size.seed, rate, data.checksum())
-                .into_iter()
-                .map(|(name, value)| (name.to_owned(), value))
-                .collect();
-        identity.insert("of".to_owned(), "ranks".to_owned());
-
-        let reduction = match arguments.ranks.reduction {
-            Some(Summing::Native) => Reduction::Native,
-            Some(Summing::Ordered) | None => Reduction::Ordered,
-        };
-        let zero = match arguments.ranks.zero.unwrap_or(0) {
-            0 => ZeroStage::Off,
-            1 => ZeroStage::One,
-            _ => ZeroStage::Two,
-        };
-        let parallel = DataParallel::new(grid.same_stages.as_ref(), &model)?.reduction(reduction);
-        let mut optimizer = Zero::new(parallel, zero, AdamConfig::new().build(), &model)?;
+        let parallel = DataParallel::new(grid.same_stages.as_ref(), &model)?.reduction(arguments.ranks.how());
+        let optimizer = Zero::new(parallel, arguments.ranks.stage(), AdamConfig::new().build(), &model)?;
+        let (grid, device) = (&grid, &device);
+        let mut run =
+            Run { world, grid, size, device, model, way, optimizer, parts, taken: Taken::default() };
+        let of_run = identity(arguments, &size.in_parts(1).describe(kind), size.seed, rate, data.checksum());
+        let mut saving = Saving::open(world, &arguments.saving, of_run)?;
+        let mut first = 0;
         if arguments.saving.resume {
-            let read = || newest(saving.as_mut(), &identity);
-            let (known, steps_done, position) = Whole::share(*world, read)?;
-            let own =
-                |whole: &[f32]| if whole.is_empty() { Vec::new() } else { sections.part(grid.stage, whole) };
-            let layout = Layout::new(&model)?;
-            model = layout.to_model(model, &own(&known.weights))?;
-            let mut moments = known.moments;
-            (moments.first, moments.second) = (own(&moments.first), own(&moments.second));
-            optimizer.resume(&model, moments)?;
-            model = statistics.put(model, &known.statistics);
-            (first_step, data) = (steps_done, data.at(position));
-            log.say(&format!("going on after step {first_step}"));
+            let (known, steps_done, position) = saving.newest(world)?;
+            run = run.resume(known)?;
+            (first, data) = (steps_done, data.at(position));
+            log.say(&format!("going on after step {first}"));
         }
-        if first_step >= steps {
+        if first >= steps {
             let failure = Failure::request(
-                anyhow::anyhow!("the run is through: {first_step} of {steps} steps are done"),
-                format!("give more --steps than {first_step}"),
+                anyhow::anyhow!("the run is through: {first} of {steps} steps are done"),
+                format!("give more --steps than {first}"),
             );
-            return together(*world, Err(failure));
+            return together(world, Err(failure));
         }
+
         let pace = Rate { units: K::UNITS, per_step: size.batch * kind.units() };
-        let nothing = || Ok(Limit { name: "the budget", bytes: Bytes::ZERO });
-        let mut progress = match world.rank() {
-            0 => Some(Progress::start(false, steps, described.clone(), pace, strategy.to_string(), nothing)?),
+        let progress = match world.rank() {
+            0 => {
+                let nothing = || Ok(Limit { name: "the budget", bytes: Bytes::ZERO });
+                Some(Progress::start(false, steps, described.clone(), pace, strategy.to_string(), nothing)?)
+            }
             _ => None,
         };
         let start = Instant::now();
         let mut losses = Vec::new();
-        let (mut peak, mut most, mut busy, mut took) =
-            (Bytes::ZERO, Bytes::ZERO, Duration::ZERO, Duration::ZERO);
-        for number in first_step..steps {
-            let batch = own_parts(&mut data);
-            let seed = size.seed.wrapping_add(u64::from(number));
-            rekindle::sweep();
-            let before = memory::live().unwrap_or_default();
-            memory::reset_peak();
-            let began = Instant::now();
-            let (loss, gradients, computed) = match &mut way {
-                Way::All(ready) => {
-                    let recipe = Recipe {
-                        seed,
-                        first_part: grid.replica * size.micro_batches,
-                        scale: LossScale::none().scale(),
-                        clip: None,
-                    };
-                    let done = step(&model, &batch, ready, recipe)?;
-                    (Some(done.loss.into_scalar::<f32>()), done.gradients, began.elapsed())
-                }
-                Way::Some(section) => {
-                    let last = grid.stage + 1 == grid.stages;
-                    let (parts, first) = (batch.parts(), grid.replica * size.micro_batches);
-                    let made = train_step(
-                        grid.pipeline.as_ref(),
-                        &model,
-                        parts.len(),
-                        &device,
-                        |part, input: Option<Carried>| {
-                            rekindle::seed(part_seed(seed, first + part));
-                            let (region, own) = Cut::Blocks.of(&model).stages(&parts[part]);
-                            let input = input.unwrap_or_else(|| Carried::of(own));
-                            let region = region.section(section.stages.clone())?;
-                            let output = section.under_plan(region, &input)?.forward(input)?;
-                            Ok(if last { Made::Loss(output.into_tree()?) } else { Made::Boundary(output) })
-                        },
-                    )?;
-                    (made.loss, made.gradients, made.busy)
-                }
-            };
-            busy += computed;
-            took += began.elapsed();
-            let own_peak = memory::peak().unwrap_or_default().saturating_sub(before);
-            // The first step makes what stays.
-            peak = if number == first_step && steps - first_step > 1 { peak } else { peak.max(own_peak) };
-            model = optimizer.step(rate, model, gradients, batch.examples() as u64)?;
-            most = most.max(memory::peak().unwrap_or_default());
-            let shares = vec![loss.map_or(0.0, |loss| loss / grid.replicas as f32)];
-            let loss = world.all_reduce(shares, Reduction::Ordered)?.first().copied().unwrap_or(f32::NAN);
+        for number in first..steps {
+            let batch = own_parts::<K>(&mut data, grid, size, device);
+            let stepped;
+            (run, stepped) = run.step(&batch, size.seed.wrapping_add(u64::from(number)), rate)?;
+            let Stepped { loss, peak, computing, took } = stepped;
             log.say(&format!(
-                "step {} loss {loss} peak {own_peak} computed {:.1} ms of {:.1} ms",
+                "step {} loss {loss} peak {peak} computed {:.1} ms of {:.1} ms",
                 number + 1,
-                computed.as_secs_f64() * 1e3,
-                began.elapsed().as_secs_f64() * 1e3
+                computing.as_secs_f64() * 1e3,
+                took.as_secs_f64() * 1e3
             ));
             losses.push(loss);
-            if let Some(progress) = &mut progress {
+            if let Some(progress) = &progress {
                 progress.ran(loss);
             }
             if !loss.is_finite() {
@@ -312,25 +238,16 @@ impl<M: Trainable> Prepared<M> {
                     anyhow::anyhow!("the loss is {loss} after {} steps", number + 1),
                     format!("try a smaller --learning-rate than {rate}"),
                 );
-                return together(*world, Err(failure));
+                return together(world, Err(failure));
             }
             let last = number + 1 == steps;
-            if arguments.saving.snapshots.is_some()
-                && (last || (number + 1).is_multiple_of(arguments.saving.snapshot_every))
-            {
-                let whole = gather(&model, &optimizer, (&sections, &statistics), &grid)?;
-                if let (Some(whole), Some(saving)) = (whole, &mut saving) {
-                    let (state, batches) = (whole.to_bytes(), data.position().to_le_bytes());
-                    let parts = [Part::new("state", &state), Part::new("batches", &batches)];
-                    let written = saving.write_with(u64::from(number + 1), &identity, &parts);
+            if saving.is_due(number + 1, last) {
+                match saving.write(number + 1, run.whole()?, data.position()) {
                     // A full disk may have room again at the next one; the older ones are there.
-                    match written {
-                        Err(error) if !last => {
-                            progress.iter().for_each(|progress| progress.tell(&error.to_string()))
-                        }
-                        Err(error) => return Err(Failure::failed(error, "older snapshots are as they were")),
-                        Ok(_) => log.say(&format!("wrote the snapshot of step {}", number + 1)),
+                    Err(failure) if !last => {
+                        progress.iter().for_each(|shown| shown.tell(&failure.to_string()))
                     }
+                    written => written?,
                 }
             }
         }
@@ -338,47 +255,11 @@ impl<M: Trainable> Prepared<M> {
             progress.end(false);
         }
         if let Some(path) = &arguments.save {
-            let own = Layout::new(&model)?.weights(&model)?;
-            let weights = sections.gather_weights(grid.pipeline.as_ref(), &own)?;
-            let of_model = statistics.gather(grid.pipeline.as_ref(), &statistics.of(&model))?;
-            if let (Some(weights), Some(of_model), 0) = (weights, of_model, world.rank()) {
-                let all = build(kind, &device, size.seed)?;
-                let all = Layout::new(&all)?.to_model(all, &weights)?;
-                kind.save(path, &statistics.put(all, &of_model))?;
-                eprintln!("wrote {}", path.display());
-            }
+            run.save(kind, path)?;
         }
         let seconds = start.elapsed().as_secs_f64();
-        let (in_flight, predicted_bytes, budget_bytes) = match &way {
-            Way::Some(section) => (section.in_flight, Some(section.predicted), section.budget),
-            Way::All(ready) => {
-                let summed = sample.held_bytes(&model).get();
-                let with_sum = |bytes: Bytes| Bytes::new(bytes.get() + summed);
-                let predicted = match ready {
-                    Ready::Planned(planned, _) => Some(planned.plan().predicted.peak_bytes),
-                    _ => None,
-                };
-                (1, predicted.map(with_sum), ready.budget_bytes().map(with_sum))
-            }
-        };
-        let own = RankSummary {
-            rank: world.rank(),
-            replica: grid.replica,
-            first_stage: stages_of[grid.stage].start + 1,
-            last_stage: stages_of[grid.stage].end,
-            in_flight,
-            peak_bytes: peak,
-            predicted_bytes,
-            budget_bytes,
-            weights_bytes: parameter_bytes(&model),
-            optimizer_bytes: Bytes::new(2 * optimizer.shard_bytes().get()),
-            most_bytes: most,
-            busy: busy.as_secs_f64() / took.as_secs_f64().max(f64::MIN_POSITIVE),
-        };
+        let own = run.summary(summed);
         log.say(&format!("done: {} of {} at the peak of a step", own.peak_bytes, own.most_bytes));
-        let all = world.all_gather(serde_json::to_vec(&own).unwrap_or_default())?;
-        let all: Result<Vec<RankSummary>, _> = all.iter().map(|own| serde_json::from_slice(own)).collect();
-        let ranks = all.map_err(|error| Failure::failed(error, "use the same build on all ranks"))?;
         let count = losses.len() as u32;
         let summary = Summary {
             model: described,
@@ -391,9 +272,9 @@ impl<M: Trainable> Prepared<M> {
             pipeline: grid.stages,
             micro_batches: size.micro_batches,
             zero: arguments.ranks.zero.unwrap_or(0),
-            reduction: reduction.to_string(),
+            reduction: arguments.ranks.how().to_string(),
             foretold,
-            ranks,
+            ranks: RankSummary::of_all(world, &own)?,
             pace: pace.after(u64::from(count), seconds),
             units: K::UNITS,
         };
@@ -403,116 +284,17 @@ impl<M: Trainable> Prepared<M> {
                 false => summary.show()?,
             }
         }
-        together(*world, summary.check())
+        together(world, summary.check())
     }
 }
 
-/// Everything that all ranks know, on the first of them.
-fn gather(
-    model: &impl Module,
-    optimizer: &Zero<'_, Adam>,
-    (sections, statistics): (&Sections, &Statistics),
+/// The next batch's parts that are this replica's. All replicas draw the same batch.
+fn own_parts<K: Kind>(
+    data: &mut Data<K::Source>,
     grid: &Grid,
-) -> Result<Option<Whole>, Failure> {
-    let moments = optimizer.moments()?;
-    // All replicas have the same; their running statistics are each one's own, and the first's are kept.
-    if grid.replica > 0 {
-        return Ok(None);
-    }
-    let pipeline = grid.pipeline.as_ref();
-    let known = sections.gather_all(pipeline, &Layout::new(model)?.weights(model)?, &moments)?;
-    let statistics = statistics.gather(pipeline, &statistics.of(model))?;
-    Ok(known.zip(statistics).map(|((weights, moments), statistics)| Whole { weights, moments, statistics }))
-}
-
-/// The newest snapshot of a run over ranks: what was known, after how many steps, and where the data were.
-fn newest(saving: Option<&mut Snapshots>, identity: &Metadata) -> Result<(Whole, u32, u64), Failure> {
-    let refuse = |what: String| {
-        Failure::request(anyhow::anyhow!(what), "leave --resume out to start anew in another directory")
-    };
-    let saving = saving.ok_or_else(|| refuse("there is no directory of snapshots".to_owned()))?;
-    let latest =
-        saving.latest().map_err(|error| Failure::request(error, "give another --snapshots directory"))?;
-    for unusable in &latest.skipped {
-        eprintln!("{unusable}");
-    }
-    let directory = saving.directory().display();
-    let snapshot =
-        latest.snapshot.ok_or_else(|| refuse(format!("`{directory}` has no snapshot to go on from")))?;
-    for (name, expected) in identity {
-        let found = snapshot.metadata().get(name).map_or("(nothing)", String::as_str);
-        if found != expected {
-            return Err(refuse(format!(
-                "the snapshot of step {} is of another run; {name}: found {found}, expected {expected}",
-                snapshot.step()
-            )));
-        }
-    }
-    let whole = snapshot.section("state").and_then(Whole::from_bytes);
-    let position =
-        snapshot.section("batches").and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes);
-    let (whole, position) = whole
-        .zip(position)
-        .ok_or_else(|| refuse(format!("the snapshot of step {} cannot be used", snapshot.step())))?;
-    Ok((whole, u32::try_from(snapshot.step()).unwrap_or(u32::MAX), position))
-}
-
-/// The stages of each rank of a pipeline, and which of these ranks trains a parameter.
-type Owners = (Vec<std::ops::Range<usize>>, HashMap<ParamId, usize>);
-
-fn owners<M: Trainable>(
-    model: &M,
-    batch: &M::Batch,
-    world: &dyn Collective,
-    grid: &Grid,
-    way: &Way,
-) -> Result<Owners, Failure> {
-    let cut = match way {
-        Way::All(Ready::Planned(_, cut)) => *cut,
-        _ => Cut::Blocks,
-    };
-    let (region, _) = cut.of(model).stages(batch);
-    let parameters = region.parameters();
-    let own = match way {
-        Way::All(_) => 0..region.len(),
-        Way::Some(section) => section.stages.clone(),
-    };
-    let ends = grid.pipeline.all_gather((own.end as u64).to_le_bytes().to_vec())?;
-    let ends = ends.iter().map(|end| end[..].try_into().map_or(0, |end| u64::from_le_bytes(end) as usize));
-    let mut start = 0;
-    let stages: Vec<_> = ends.map(|end| std::mem::replace(&mut start, end)..end).collect();
-    let mut owners = HashMap::new();
-    let mut shared = None;
-    for (rank, stages) in stages.iter().enumerate() {
-        for id in parameters[stages.clone()].iter().flatten() {
-            if owners.insert(*id, rank).is_some_and(|other| other != rank) {
-                shared.get_or_insert(rank);
-            }
-        }
-    }
-    let checked = match shared {
-        None => Ok(()),
-        Some(rank) => Err(Failure::request(
-            anyhow::anyhow!(
-                "rank {rank} of a pipeline would share a parameter with one before it, such as a tied embedding"
-            ),
-            "its gradients would have to be added up on the way; leave --pipeline out for this model",
-        )),
-    };
-    together(world, checked)?;
-    Ok((stages, owners))
-}
-
-/// Lets go of what other ranks train.
-struct Only {
-    own: HashSet<ParamId>,
-}
-
-impl ModuleMapper for Only {
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if self.own.contains(&param.id) || !param.val().is_require_grad() {
-            return param;
-        }
-        param.map(|tensor| Tensor::zeros([0; D], &tensor.device()).set_require_grad(false))
-    }
+    size: &Size,
+    device: &Device,
+) -> measure::Parts<BatchOf<K::Model>> {
+    let mut all = data.batch(&size.in_parts(grid.replicas * size.micro_batches), device);
+    all.keep(grid.replica * size.micro_batches, size.micro_batches)
 }
