@@ -100,13 +100,16 @@ impl Budget {
 /// stages, and nothing to speak of on a large one.
 const BOOKKEEPING: u64 = 14 << 10;
 
-/// What comes on top however few stages there are: scratch memory of threads, nodes that the next sweep frees. A recurrence in seven or
-/// fifteen stages took up to 65 KiB more than its smallest budget without it, in one run of five.
+/// The same where a model is cut into few stages, which have more nodes each, and what comes on top however few there are: scratch memory
+/// of threads, nodes that the next sweep frees. A recurrence in seven or fifteen stages took up to 65 KiB more than its smallest budget
+/// without it, in one run of five.
+const OF_FEW: u64 = 10 << 10;
 const APART: u64 = 128 << 10;
 
 /// What so many stages take that is in no profile: nodes of Burn's graphs, handles, names. To be left free of a budget.
 pub fn bookkeeping(stages: usize) -> Bytes {
-    Bytes::new(BOOKKEEPING.saturating_mul(stages as u64).saturating_add(APART))
+    let of = |each: u64| each.saturating_mul(stages as u64);
+    Bytes::new(of(BOOKKEEPING).max(of(OF_FEW).saturating_add(APART)))
 }
 
 /// What is left of a budget for the profile's own bytes once bookkeeping is taken off.
