@@ -89,7 +89,7 @@ Examples:
   rekindle train --policy selective                recompute attention alone
   rekindle train --save model.safetensors          and `rekindle sample` writes on
   rekindle train --strategy every-2 --json > summary.json
-  mpirun -n 4 rekindle train --data-parallel 2 --pipeline 2 --micro-batches 4 --zero 1 --budget 8MiB")]
+  mpirun -n 4 rekindle train --data-parallel 2 --pipeline 2 --micro-batches 4 --zero 1 --budget 24MiB")]
 pub(crate) struct TrainArguments {
     /// What the activations may take: 64MiB, 30% of what plain training takes, auto (what is free) or smallest
     /// [default: 25%]

@@ -158,6 +158,18 @@ pub(crate) fn asked_for_nothing(arguments: &TrainArguments) -> bool {
     !given.contains(&true)
 }
 
+/// How far each step goes.
+pub(crate) fn learning_rate(arguments: &TrainArguments, size: &Size) -> Result<f64, Failure> {
+    let rate = arguments.learning_rate.unwrap_or(size.model.usual_learning_rate());
+    match rate.is_finite() && rate > 0.0 {
+        true => Ok(rate),
+        false => Err(Failure::request(
+            anyhow::anyhow!("--learning-rate is {rate}, expected a number above 0"),
+            "0.001 is a good start",
+        )),
+    }
+}
+
 /// What must be the same for a run to go on from a snapshot.
 pub(crate) fn identity(
     arguments: &TrainArguments,
@@ -209,14 +221,8 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     Size::check_room(kind, std::slice::from_ref(&strategy))?;
     let described = size.describe(kind);
     let cut = size.cutting(arguments.cut)?;
-    let rate = arguments.learning_rate.unwrap_or(size.model.usual_learning_rate());
+    let rate = learning_rate(arguments, size)?;
     let all_steps = arguments.steps.unwrap_or(size.model.usual_steps());
-    if !(rate.is_finite() && rate > 0.0) {
-        return Err(Failure::request(
-            anyhow::anyhow!("--learning-rate is {rate}, expected a number above 0"),
-            "0.001 is a good start",
-        ));
-    }
     let places = arguments.places.open()?;
     let mut data = kind.data().seeded(size.seed);
     let device = Device::flex().autodiff();

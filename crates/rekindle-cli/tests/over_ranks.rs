@@ -214,6 +214,7 @@ fn refused(folder: &Path) {
         ("--data-parallel 2 --tui", "is not a terminal"),
         ("--data-parallel 2 --adaptive", "--adaptive is not for several ranks"),
         ("--data-parallel 2 --batch 3", "a batch of 3 cannot be shared out evenly"),
+        ("--data-parallel 2 --learning-rate nan", "--learning-rate is NaN, expected a number above 0"),
         ("--data-parallel 2 --clip-norm 1", "--clip-norm is not for several ranks"),
         ("--pipeline 2 --budget 1KiB", "rank 0 has no plan within 1.0 KiB"),
         ("--pipeline 2 --budget smallest", "is not for a pipeline"),

@@ -36,8 +36,13 @@ impl Parts {
         model: M,
         batch: &M::Batch,
     ) -> Result<(Self, M), Failure> {
-        let (stages, owners) = owners(&model, batch, world, grid, way)?;
-        let sections = Sections::new(&Layout::new(&model)?, &owners, grid.stages);
+        let (stages, mut owners) = owners(&model, batch, world, grid, way)?;
+        let whole = Layout::new(&model)?;
+        for (id, _) in whole.parameters() {
+            // A parameter that no stage has is trained by nobody; it stays with the first.
+            owners.entry(id).or_insert(0);
+        }
+        let sections = Sections::new(&whole, &owners, grid.stages);
         let statistics = Statistics::new(&model, &owners);
         let parts = Self { stages, sections, statistics };
         if grid.stages == 1 {
@@ -75,7 +80,7 @@ fn owners<M: Trainable>(
     let mut owners = HashMap::new();
     let mut shared = None;
     for (rank, stages) in stages.iter().enumerate() {
-        for id in parameters[stages.clone()].iter().flatten() {
+        for id in parameters.get(stages.clone()).unwrap_or_default().iter().flatten() {
             if owners.insert(*id, rank).is_some_and(|other| other != rank) {
                 shared.get_or_insert(rank);
             }

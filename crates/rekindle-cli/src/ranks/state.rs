@@ -122,7 +122,6 @@ impl Sections {
         let mut ranges = vec![Vec::new(); ranks];
         let mut start = 0;
         for (id, length) in whole.parameters() {
-            // A parameter that no stage has is trained by nobody; it stays with the first.
             let owner = owners.get(&id).copied().unwrap_or(0);
             ranges[owner].push(start..start + length);
             start += length;
@@ -130,9 +129,10 @@ impl Sections {
         Self { ranges, length: start }
     }
 
-    /// A rank's part of a vector of the whole.
+    /// A rank's part of a vector of the whole; shorter than it is if the vector is of another model, which is then refused.
     pub(super) fn part(&self, rank: usize, whole: &[f32]) -> Vec<f32> {
-        self.ranges[rank].iter().flat_map(|range| whole[range.clone()].iter().copied()).collect()
+        let parts = self.ranges[rank].iter().filter_map(|range| whole.get(range.clone()));
+        parts.flatten().copied().collect()
     }
 
     /// Puts together on the first rank of a pipeline what each has a part of.

@@ -25,7 +25,7 @@ use crate::measure::{self, build, median};
 use crate::models::{BatchOf, Job, Kind, with_model};
 use crate::progress::{Progress, Rate};
 use crate::size::Size;
-use crate::train::{identity, strategy};
+use crate::train::{identity, learning_rate, strategy};
 use crate::view::Limit;
 use crate::{files, report};
 
@@ -159,7 +159,7 @@ impl<M: Trainable> Prepared<M> {
             log: Log::open(&arguments.ranks.rank_logs, world.rank())?,
             model,
             device,
-            rate: arguments.learning_rate.unwrap_or(size.model.usual_learning_rate()),
+            rate: learning_rate(arguments, size)?,
             steps: arguments.steps.unwrap_or(size.model.usual_steps()),
         })
     }
