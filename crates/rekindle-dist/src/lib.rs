@@ -6,6 +6,7 @@
 //! - [`DataParallel`] adds up the gradients of ranks that have different examples, each gradient once.
 //! - [`Zero`] shards the optimizer's state, and the gradients if asked to, over flat vectors.
 //! - [`Partitioned`] keeps the n-th part of each boundary that all ranks have.
+//! - [`TensorParallel`] runs models whose layers each rank has a part of.
 //! - [`pipeline`] gives every rank some stages of a model and keeps all of them busy, one forward, one backward.
 //!
 //! Sums are [ordered](Reduction::Ordered) by rank, and so have the same bits as one process that adds up in the same order,
@@ -29,6 +30,7 @@ mod flat;
 mod mpi;
 mod partitioned;
 pub mod pipeline;
+mod tensor_parallel;
 mod watchdog;
 mod zero;
 
@@ -40,4 +42,5 @@ pub use error::DistError;
 pub use flat::Layout;
 pub use mpi::Mpi;
 pub use partitioned::{Partitioned, share_plan};
+pub use tensor_parallel::TensorParallel;
 pub use zero::{Moments, Zero, ZeroStage};

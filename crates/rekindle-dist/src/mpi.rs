@@ -30,7 +30,8 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// What the thread that speaks MPI is handed; with nothing it ends.
 type Job = Option<Box<dyn FnOnce(&mut Vec<SimpleCommunicator>) + Send>>;
 
-/// A group of the ranks of an MPI run.
+/// A group of the ranks of an MPI run. MPI ends when the world, which [`Mpi::start`] gives, is dropped; groups that are still there
+/// then get errors.
 ///
 /// A process that was started without `mpirun` is a world of one rank.
 pub struct Mpi {
@@ -51,7 +52,16 @@ impl std::fmt::Debug for Mpi {
     }
 }
 
-/// The thread that speaks MPI. MPI ends with the last group.
+impl Drop for Mpi {
+    fn drop(&mut self) {
+        // Not with the last group: a graph that nobody has gone back through holds a model, and so its groups, for ever.
+        if self.group == 0 {
+            self.thread.end();
+        }
+    }
+}
+
+/// The thread that speaks MPI. MPI ends with the world.
 struct Thread {
     jobs: Mutex<Sender<Job>>,
     handle: Mutex<Option<JoinHandle<()>>>,
@@ -62,10 +72,11 @@ impl Thread {
     fn jobs(&self) -> Sender<Job> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
-}
 
-impl Drop for Thread {
-    fn drop(&mut self) {
+    /// Ends MPI, together with the other ranks.
+    fn end(&self) {
+        // Nobody asks for anything from here on, and nobody is to be told off for that.
+        self.watchdog.began("the end");
         // Not by letting go of the channel: the hook for panics has an end of it, too.
         let _ = self.jobs().send(None);
         let handle = self.handle.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -152,16 +152,19 @@ impl Store for Partitioned {
     }
 }
 
-/// The first rank's plan, on all ranks. What `planned` uses of places it still uses.
+/// The first rank's plan, on all ranks, for the model that each has planned. What `planned` uses of places it still uses.
 ///
 /// Ranks that measured for themselves have measured different times, and planned differently.
 ///
 /// # Errors
-/// When ranks are not in step.
+/// When ranks are not in step, or a rank's model has other stages.
 pub fn share_plan(ranks: &dyn Collective, planned: &Planned, places: Places) -> Result<Planned, DistError> {
     let own = if ranks.rank() == 0 { planned.to_json().into_bytes() } else { Vec::new() };
     let text = ranks.broadcast(0, own)?;
-    Ok(Planned::from_json(&String::from_utf8_lossy(&text))?.with_places(places))
+    let first = Planned::from_json(&String::from_utf8_lossy(&text))?;
+    // Ranks that have parts of one model have parameters of their own.
+    let (profile, plan) = (first.profile().clone(), first.plan().clone());
+    Ok(Planned::new(planned.description().clone(), profile, plan, first.noise())?.with_places(places))
 }
 
 #[cfg(test)]

@@ -2,17 +2,21 @@
 
 mod beside;
 
+use std::sync::Arc;
+
 use burn::module::Module;
 use burn::nn::{LayerNormConfig, LinearConfig};
 use burn::tensor::activation as burns;
 use burn::tensor::{Bool, Device, Tensor};
 use rekindle::activation::{gelu, gelu_tanh, swiglu};
 use rekindle::nn::Rotary;
+use rekindle::peers::{self, Peers};
 use rekindle::{Attention as Attend, Boundary, Error, Region, tail};
 
 use crate::layers::{Drop, Layers, Linear, Norm};
 use crate::shape::{Activation, Norms, Positions};
-use crate::{ConfigError, GptConfig};
+use crate::split::check_even;
+use crate::{ConfigError, GptConfig, Shares};
 
 /// Attention and a two-layer perceptron, each behind a norm and around a residual.
 #[derive(Module, Debug)]
@@ -61,6 +65,7 @@ impl GptBlock {
             Ok::<_, ConfigError>(Output {
                 linear: linear(from, width),
                 dropout: layers.dropout(config.dropout)?,
+                peers: None,
             })
         };
         let hidden = config.hidden();
@@ -72,6 +77,7 @@ impl GptBlock {
                 value: linear(width, key_heads * depth),
                 heads,
                 rotation,
+                peers: None,
             },
             attention: Attention { dropout: layers.dropout(config.dropout)?, causal },
             output: output(width)?,
@@ -79,6 +85,7 @@ impl GptBlock {
                 norm: norm(),
                 linear: linear(width, hidden),
                 gate: (config.activation == Activation::SwiGlu).then(|| linear(width, hidden)),
+                peers: None,
             },
             down: Down { output: output(hidden)?, activation: config.activation },
         })
@@ -90,10 +97,57 @@ impl GptBlock {
     /// When attention cannot run.
     pub fn forward(&self, x: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Result<Tensor<3>, Error> {
         let projected = self.projection.forward(x)?;
-        let x = self.output.forward(self.attention.forward(projected, mask)?);
+        let x = self.output.forward(self.attention.forward(projected, mask)?)?;
         let x = self.up.forward(x);
         // The backward of the last layer does not ask for what it makes.
-        Ok(tail(|| self.down.forward(x)))
+        tail(|| self.down.forward(x))
+    }
+
+    /// How peers would share the layers of blocks out: heads, and columns of the perceptrons.
+    pub(crate) fn shares(blocks: &[Self]) -> Shares {
+        let mut shares = Shares::default();
+        for Self { projection, output, up, down, .. } in blocks {
+            let read_by_all = [&projection.query, &projection.key, &projection.value, &up.linear];
+            read_by_all.into_iter().chain(&up.gate).for_each(|linear| shares.columns(linear.layer()));
+            [output, &down.output].into_iter().for_each(|output| shares.rows(output.linear.layer()));
+        }
+        shares
+    }
+
+    /// What one of several peers has of blocks.
+    pub(crate) fn split(blocks: Vec<Self>, peers: &Arc<dyn Peers>) -> Result<Vec<Self>, ConfigError> {
+        let shares = Self::shares(&blocks);
+        let of = |block: Self| Ok(shares.cut(block.among(peers)?, peers.as_ref()));
+        blocks.into_iter().map(of).collect()
+    }
+
+    /// The block as one of several peers runs it, with layers that are still whole.
+    fn among(self, peers: &Arc<dyn Peers>) -> Result<Self, ConfigError> {
+        let Self { projection, attention, output, up, down } = self;
+        let (Drop::Ours(dropout), None) = (attention.dropout, &projection.peers) else {
+            return Err(ConfigError::NotSplit);
+        };
+        let columns = |linear: &Linear| linear.layer().weight.val().dims()[1];
+        let depth = columns(&projection.query) / projection.heads;
+        check_even("heads", projection.heads, peers)?;
+        check_even("heads of keys and values", columns(&projection.key) / depth, peers)?;
+        check_even("columns of a perceptron", columns(&up.linear), peers)?;
+        let peers_of = || Some(Arc::clone(peers));
+        let own = |mut output: Output| {
+            if peers.rank() > 0 {
+                output.linear.layer_mut().bias = None;
+            }
+            Output { peers: peers_of(), ..output }
+        };
+        Ok(Self {
+            projection: Projection { peers: peers_of(), ..projection },
+            // Each has other heads, and drops other scores of them; what goes back onto the residual stream all have, and drop
+            // the same elements of.
+            attention: Attention { dropout: Drop::Ours(dropout.apart(peers.rank())), ..attention },
+            output: own(output),
+            up: Up { peers: peers_of(), ..up },
+            down: Down { output: own(down.output), ..down },
+        })
     }
 
     /// Adds the block to a region as five stages.
@@ -155,6 +209,17 @@ pub(crate) struct Projection {
     heads: usize,
     /// The base of rotary positions.
     rotation: Option<f64>,
+    /// Who has the other heads.
+    #[module(skip)]
+    peers: Option<Arc<dyn Peers>>,
+}
+
+/// What all peers read, if there are any.
+fn given(x: Tensor<3>, peers: Option<&Arc<dyn Peers>>) -> Tensor<3> {
+    match peers {
+        Some(peers) => peers::given(x, peers),
+        None => x,
+    }
 }
 
 impl Projection {
@@ -165,7 +230,7 @@ impl Projection {
             let heads = x.dims()[2] / depth;
             x.reshape([batch, sequence, heads, depth]).swap_dims(1, 2)
         };
-        let x = self.norm.forward(residual.clone());
+        let x = given(self.norm.forward(residual.clone()), self.peers.as_ref());
         let [mut query, mut key] = [&self.query, &self.key].map(|linear| linear.forward(x.clone()));
         if let Some(base) = self.rotation {
             let rotary = Rotary::new(depth, sequence, base);
@@ -229,11 +294,19 @@ fn for_each_head(x: Tensor<4>, heads: usize) -> Tensor<4> {
 pub(crate) struct Output {
     pub(crate) linear: Linear,
     dropout: Drop,
+    /// Who has the other rows of the layer.
+    #[module(skip)]
+    peers: Option<Arc<dyn Peers>>,
 }
 
 impl Output {
-    fn forward(&self, Hidden { residual, hidden }: Hidden) -> Tensor<3> {
-        self.dropout.add(residual, self.linear.forward(hidden))
+    fn forward(&self, Hidden { residual, hidden }: Hidden) -> Result<Tensor<3>, Error> {
+        let x = self.linear.forward(hidden);
+        let x = match &self.peers {
+            Some(peers) => peers::summed(x, peers)?,
+            None => x,
+        };
+        Ok(self.dropout.add(residual, x))
     }
 }
 
@@ -243,11 +316,14 @@ pub(crate) struct Up {
     pub(crate) norm: Norm,
     pub(crate) linear: Linear,
     pub(crate) gate: Option<Linear>,
+    /// Who has the other columns.
+    #[module(skip)]
+    peers: Option<Arc<dyn Peers>>,
 }
 
 impl Up {
     fn forward(&self, residual: Tensor<3>) -> Wide {
-        let x = self.norm.forward(residual.clone());
+        let x = given(self.norm.forward(residual.clone()), self.peers.as_ref());
         let gate = self.gate.as_ref().map(|gate| gate.forward(x.clone()));
         Wide { residual, hidden: self.linear.forward(x), gate }
     }
@@ -262,7 +338,7 @@ pub(crate) struct Down {
 }
 
 impl Down {
-    fn forward(&self, Wide { residual, hidden, gate }: Wide) -> Tensor<3> {
+    fn forward(&self, Wide { residual, hidden, gate }: Wide) -> Result<Tensor<3>, Error> {
         let ours = matches!(&self.output.linear, Linear::Ours(_));
         let hidden = match (self.activation, gate, ours) {
             (Activation::SwiGlu, Some(gate), true) => swiglu(gate, hidden),
@@ -299,7 +375,7 @@ mod tests {
             let projected = ours.projection.forward(x.clone()).unwrap();
             let told = (burn && causal).then(|| mask.clone());
             let hidden = ours.attention.forward(projected, told).unwrap();
-            let found = ours.output.forward(hidden);
+            let found = ours.output.forward(hidden).unwrap();
             let normed = ours.projection.norm.forward(x.clone());
             let input = MhaInput::self_attn(normed);
             let input = if causal { input.mask_attn(mask) } else { input };

@@ -56,6 +56,23 @@ pub enum ConfigError {
         /// The precision asked for.
         precision: rekindle::training::Precision,
     },
+    /// Peers cannot share something out.
+    #[error(
+        "{found} {what} cannot be shared out evenly among {peers} ranks; choose a number of ranks that divides them"
+    )]
+    Split {
+        /// What there is to share.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many peers there are.
+        peers: usize,
+    },
+    /// The model has no layers that peers can share.
+    #[error(
+        "this model has no layers that ranks can have parts of; expected transformer blocks of our nodes"
+    )]
+    NotSplit,
     /// A dropout that is no probability, or a precision that the device does not have.
     #[error(transparent)]
     Refused(#[from] rekindle::Error),

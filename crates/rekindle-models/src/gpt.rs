@@ -1,6 +1,7 @@
 //! Language models: GPT-2's shape and Llama's, and what lies between.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::config::Config;
 use burn::module::Module;
@@ -9,6 +10,7 @@ use burn::nn::{Embedding, EmbeddingConfig, Initializer, LayerNormConfig, LinearC
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use rekindle::nn::{LinearCrossEntropy, embedding};
+use rekindle::peers::Peers;
 use rekindle::training::Precision;
 use rekindle::{Error, Region, Rule, Staged, Under};
 
@@ -17,7 +19,7 @@ use crate::block::GptBlock;
 use crate::estimate::{Architecture, preset};
 use crate::layers::{Layers, Linear, Norm};
 use crate::shape::{Activation, Norms, Positions};
-use crate::{Batch, ConfigError, Trainable};
+use crate::{Batch, ConfigError, Shares, Trainable};
 
 /// The size of a [`Gpt`].
 #[derive(Config, Debug)]
@@ -376,6 +378,15 @@ impl Trainable for Gpt {
         }
         let region = region.stage_with("head", &self.head_stage(), batch.targets.clone(), HeadStage::loss);
         (region, batch.tokens.clone())
+    }
+
+    fn shares(&self) -> Shares {
+        GptBlock::shares(&self.blocks)
+    }
+
+    /// The blocks: heads of attention, and columns of the perceptrons. Embedding, norms and head stay whole on all.
+    fn split(self, peers: &Arc<dyn Peers>) -> Result<Self, ConfigError> {
+        Ok(Self { blocks: GptBlock::split(self.blocks, peers)?, ..self })
     }
 
     fn accuracy(&self, batch: &GptBatch) -> Result<f64, Error> {

@@ -2,10 +2,14 @@
 
 use std::fmt::Debug;
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use rekindle::peers::Peers;
 use rekindle::{Error, Region, Staged};
+
+use crate::{ConfigError, Shares};
 
 /// A model that is trained on batches by one loss, in coarse stages ([`Staged`]) or in fine ones.
 pub trait Trainable: Module + Staged<Output = Tensor<1>, Batch: Batch> {
@@ -31,6 +35,19 @@ pub trait Trainable: Module + Staged<Output = Tensor<1>, Batch: Batch> {
     /// When the model cannot run on a part.
     fn couple(&self, _parts: &[Self::Batch]) -> Result<Option<Coupled<Self::Batch>>, Error> {
         Ok(None)
+    }
+
+    /// How peers would share its layers out; nothing, of a model that they cannot.
+    fn shares(&self) -> Shares {
+        Shares::default()
+    }
+
+    /// What one of several peers has of the model. All of them run it together from then on: each stage talks to the others.
+    ///
+    /// # Errors
+    /// When there is nothing to share out, or no way to do it evenly.
+    fn split(self, _peers: &Arc<dyn Peers>) -> Result<Self, ConfigError> {
+        Err(ConfigError::NotSplit)
     }
 }
 

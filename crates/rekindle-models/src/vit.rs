@@ -1,18 +1,21 @@
 //! A Vision Transformer: an image as a sequence of patches, each of which looks at all others.
 
+use std::sync::Arc;
+
 use burn::config::Config;
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{LayerNormConfig, LinearConfig};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use rekindle::nn::LinearCrossEntropy;
+use rekindle::peers::Peers;
 use rekindle::training::Precision;
 use rekindle::{Error, Region, Staged, Under, tail};
 
 use crate::accuracy::share_right;
 use crate::block::GptBlock;
 use crate::layers::{Layers, Linear, Norm};
-use crate::{ConfigError, GptConfig, ImageBatch, Trainable};
+use crate::{ConfigError, GptConfig, ImageBatch, Shares, Trainable};
 
 /// The size of a [`Vit`].
 #[derive(Config, Debug)]
@@ -273,6 +276,15 @@ impl Trainable for Vit {
             block.stages(region, &format!("block.{index}"), NO_MASK)
         });
         (self.with_head(region, batch), batch.images.clone())
+    }
+
+    fn shares(&self) -> Shares {
+        GptBlock::shares(&self.blocks)
+    }
+
+    /// The blocks: heads of attention, and columns of the perceptrons. Patches, norms and head stay whole on all.
+    fn split(self, peers: &Arc<dyn Peers>) -> Result<Self, ConfigError> {
+        Ok(Self { blocks: GptBlock::split(self.blocks, peers)?, ..self })
     }
 
     fn accuracy(&self, batch: &ImageBatch) -> Result<f64, Error> {

@@ -34,7 +34,8 @@ impl DropoutConfig {
         // Not a number is in no range.
         match (0.0..1.0).contains(&self.prob) {
             true => {
-                Ok(Dropout { prob: self.prob, keep_mask: self.keep_mask, training: Param::from_bool(true) })
+                let (prob, keep_mask) = (self.prob, self.keep_mask);
+                Ok(Dropout { prob, keep_mask, apart: 0, training: Param::from_bool(true) })
             }
             false => Err(Error::Dropout { found: self.prob }),
         }
@@ -67,6 +68,8 @@ impl DropoutConfig {
 pub struct Dropout {
     prob: f64,
     keep_mask: bool,
+    /// Which of several numbers are its own.
+    apart: u64,
     /// Off in a part of the model that is frozen, as in Burn's.
     training: Param<Flag>,
 }
@@ -75,6 +78,14 @@ impl Dropout {
     /// The fraction of elements that are set to zero.
     pub fn prob(&self) -> f64 {
         self.prob
+    }
+
+    /// The same dropout on numbers of its own, for each number `of`: processes that share a seed, and have different parts of one
+    /// tensor, are not to drop the same elements of each. With 0 it is as it was.
+    #[must_use]
+    pub fn apart(mut self, of: usize) -> Self {
+        self.apart = of as u64;
+        self
     }
 
     /// Drops elements of `input`, on a device with autodiff; anywhere else, and when frozen, `input` is handed back.
@@ -115,7 +126,7 @@ impl Dropout {
         let dropped = (self.prob * 4_294_967_296.0).round() as u32;
         let kept = (1.0 / (1.0 - self.prob)) as f32;
         // Where there are no values, there is nothing to draw.
-        let key = if has_no_values(&input.device()) { 0 } else { seeds::next() };
+        let key = if has_no_values(&input.device()) { 0 } else { seeds::apart(seeds::next(), self.apart) };
         Some(Mask { key, dropped, kept })
     }
 }

@@ -327,6 +327,16 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// Processes that have parts of a layer could not add up what they made.
+    #[error("rank {rank} of {size} could not add up a tensor with its peers: {reason}")]
+    Peers {
+        /// Which of them this is.
+        rank: usize,
+        /// How many they are.
+        size: usize,
+        /// What they said.
+        reason: String,
+    },
     /// A store failed.
     #[error(transparent)]
     Store(#[from] StoreError),

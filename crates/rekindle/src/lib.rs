@@ -49,6 +49,7 @@
 //! - [`Attention`]: exact, in memory that grows with the sequence and not with its square.
 //! - [`nn`]: linear layers, norms, and a loss without logits, as one node each.
 //! - [`activation`]: softmax, masked or not, GELU and SwiGLU that keep less and take less time.
+//! - [`peers`]: layers that several processes have a part of each.
 //! - [`training`]: micro-batches, loss scaling and clipping, between the loss and the optimizer.
 //! - [`Checks`], [`what_is_kept`], [`TraceHandle`]: what happened, and whether it was right.
 //! - `trace`, `trace_model`: the profile of a model without running it, of one that fits no machine at hand too.
@@ -86,6 +87,7 @@ mod matrix;
 pub mod memory;
 pub mod nn;
 mod node;
+pub mod peers;
 mod philox;
 mod places;
 mod planned;

@@ -51,6 +51,14 @@ pub(crate) fn next() -> u64 {
     })
 }
 
+/// A seed of its own for each number, which for 0 is `seed` itself.
+pub(crate) fn apart(seed: u64, number: u64) -> u64 {
+    match number {
+        0 => seed,
+        number => Sequence(seed ^ Sequence(number).next()).next(),
+    }
+}
+
 fn next_of_process() -> u64 {
     SEQUENCE.lock().unwrap_or_else(PoisonError::into_inner).next()
 }

@@ -6,6 +6,7 @@ mod model;
 mod partitioned;
 mod pipelined;
 mod replicated;
+mod split;
 
 use std::time::Duration;
 
@@ -58,6 +59,11 @@ pub(crate) const CASES: &[Case] = &[
     well("each_rank_keeps_its_part_of_a_boundary_to_the_byte", partitioned::to_the_byte),
     well("partitioned_checkpoints_save_memory_and_change_no_bit", partitioned::saves_memory),
     well("the_planner_partitions_where_that_is_needed", partitioned::planned),
+    well("a_model_in_parts_is_one_process_bit_for_bit", split::one_process),
+    well("a_model_in_parts_has_the_same_gradients_under_every_plan", split::every_plan),
+    well("a_model_in_parts_with_native_sums_is_close", split::native),
+    well("what_ranks_wait_for_each_other_is_in_the_cost_of_a_plan", split::cost),
+    well("a_model_that_cannot_be_shared_out_is_refused", split::refused),
     badly("a_rank_that_panics_ends_the_run", "rank 1 of ", faults::panics),
     badly("a_rank_that_is_killed_ends_the_run", "signal 9", faults::is_killed),
     badly("a_rank_that_hangs_ends_the_run", "hangs: it has asked for nothing for", faults::hangs),

@@ -32,7 +32,7 @@ impl GptBlock {
             .continuing()
             .stage(name("projection"), &self.output, ending_with(Output::forward))
             .continuing()
-            .stage(name("up"), &self.up, ending_with(Up::forward))
+            .stage(name("up"), &self.up, ending_with(|up: &Up, x| Ok(up.forward(x))))
             .continuing()
             .stage(name("down"), &self.down, ending_with(Down::forward))
             .continuing()
@@ -41,7 +41,7 @@ impl GptBlock {
 
 /// A part that ends with a linear layer, beside something.
 fn ending_with<M: Module, C: Boundary, X: Boundary, Y: Boundary>(
-    forward: impl Fn(&M, X) -> Y + Copy + Send + 'static,
-) -> impl Fn(&M, (C, X)) -> (C, Y) + Copy + Send + 'static {
-    move |part, (beside, x)| (beside, tail(|| forward(part, x)))
+    forward: impl Fn(&M, X) -> Result<Y, Error> + Copy + Send + 'static,
+) -> impl Fn(&M, (C, X)) -> Result<(C, Y), Error> + Copy + Send + 'static {
+    move |part, (beside, x)| Ok((beside, tail(|| forward(part, x))?))
 }
