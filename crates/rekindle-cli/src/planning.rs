@@ -36,7 +36,7 @@ pub(crate) struct Knowledge {
 }
 
 impl Knowledge {
-    fn of(&mut self, cut: Cut) -> &mut Option<Known> {
+    pub(crate) fn of(&mut self, cut: Cut) -> &mut Option<Known> {
         match cut {
             Cut::Blocks => &mut self.blocks,
             Cut::Parts => &mut self.parts,

@@ -6,6 +6,8 @@
 //!   2  3          2 ─▶ 3   the second           │   │   add up their gradients
 //!                                               2   3
 //! ```
+//!
+//! Each of them may be several ranks, which have a part of every layer.
 
 #[cfg(feature = "mpi")]
 mod grid;
@@ -44,10 +46,13 @@ pub(crate) struct RankArguments {
     /// rank's
     #[arg(long, value_name = "N", help_heading = "Ranks", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) pipeline: Option<u32>,
+    /// So many ranks have a part of every transformer block each: some of its heads, some columns of its perceptron
+    #[arg(long, value_name = "N", help_heading = "Ranks", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) tensor_parallel: Option<u32>,
     /// What data parallel ranks share out: 1, the optimizer's state; 2, the sum of gradients as well
     #[arg(long, value_name = "STAGE", help_heading = "Ranks", value_parser = clap::value_parser!(u8).range(0..=2))]
     pub(crate) zero: Option<u8>,
-    /// Let each rank keep its part of boundaries that several ranks have
+    /// Let each rank keep its part of boundaries that several ranks have, as those of --tensor-parallel do
     #[arg(long, help_heading = "Ranks")]
     pub(crate) partition_checkpoints: bool,
     /// How gradients are added up: ordered by rank, the same bits as one process; or native, faster
@@ -74,6 +79,7 @@ impl RankArguments {
     pub(crate) fn asked(&self) -> Result<bool, Failure> {
         let flags = self.data_parallel.is_some()
             || self.pipeline.is_some()
+            || self.tensor_parallel.is_some()
             || self.zero.is_some()
             || self.partition_checkpoints
             || self.reduction.is_some();

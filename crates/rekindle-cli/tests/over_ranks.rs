@@ -21,6 +21,8 @@ fn main() -> ExitCode {
     let tests: &[(&str, Test)] = &[
         ("every_way_to_share_out_is_one_process_bit_for_bit", every_way),
         ("every_model_goes_through_a_pipeline", every_model),
+        ("parts_of_layers_are_the_same_under_every_plan_and_with_every_other_way", parts_of_layers),
+        ("parts_of_layers_take_parts_of_the_memory", memory_of_parts),
         ("budgets_are_each_ranks_own_and_are_kept", budgets),
         ("a_run_goes_on_with_other_ranks", goes_on),
         ("what_ranks_do_not_do_is_refused_once", refused),
@@ -149,6 +151,83 @@ fn every_model(folder: &Path) {
     assert!(weights(folder, 2, recurrent) == expected, "two replicas of a recurrence");
 }
 
+/// What lies in a file of weights behind its header.
+fn numbers(file: &[u8]) -> Vec<f32> {
+    let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    file[8 + header..].as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes).collect()
+}
+
+fn parts_of_layers(folder: &Path) {
+    let train = |flags: &str| format!("train {SMALL} {flags}");
+    let alone = weights(folder, 0, &train("--strategy every-1 --micro-batches 2"));
+    let expected = weights(folder, 2, &train("--tensor-parallel 2 --strategy store-all --micro-batches 2"));
+    assert!(expected != alone, "sums are grouped otherwise");
+    let (found, whole) = (numbers(&expected), numbers(&alone));
+    assert_eq!(found.len(), whole.len(), "the parts of all ranks are saved");
+    // Attention drops other scores on the second rank, so only so close. Adam moves each weight by 0.001 a step.
+    let apart = found.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 0.01, "{apart}");
+    for (ranks, flags) in [
+        (2, "--tensor-parallel 2 --micro-batches 2 --strategy full"),
+        (2, "--tensor-parallel 2 --micro-batches 2 --budget 70%"),
+        (2, "--tensor-parallel 2 --micro-batches 2 --budget smallest --partition-checkpoints"),
+        (2, "--tensor-parallel 2 --micro-batches 2 --budget 70% --cut parts"),
+        (4, "--tensor-parallel 2 --data-parallel 2 --zero 1 --budget 90%"),
+        (4, "--tensor-parallel 2 --data-parallel 2 --zero 2 --budget smallest --partition-checkpoints"),
+        (4, "--tensor-parallel 2 --pipeline 2 --micro-batches 2 --budget 100%"),
+    ] {
+        let found = weights(folder, ranks, &train(flags));
+        assert!(found == expected, "{ranks} ranks, {flags}");
+    }
+    // Without dropout they are as close as sums in another order.
+    let [found, whole] =
+        [(2, "--tensor-parallel 2 --dropout 0"), (0, "--dropout 0")].map(|(ranks, flags)| {
+            numbers(&weights(folder, ranks, &format!("train {SMALL} --strategy every-1 {flags}")))
+        });
+    let apart = found.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(apart < 5e-4, "{apart}");
+    // Snapshots know nothing of who had which part.
+    let steps = |steps: u32, flags: &str| {
+        let of = "--layers 4 --width 32 --heads 2 --sequence 32 --batch 4 --strategy every-1";
+        format!("train {of} --steps {steps} {flags}")
+    };
+    let expected = weights(folder, 2, &steps(6, "--tensor-parallel 2 --micro-batches 2"));
+    well(folder, 4, &steps(3, "--tensor-parallel 2 --data-parallel 2 --zero 2 --snapshots run"));
+    let found =
+        weights(folder, 2, &steps(6, "--tensor-parallel 2 --micro-batches 2 --snapshots run --resume"));
+    assert!(found == expected, "four ranks, then two");
+    well(folder, 1, &steps(7, "--data-parallel 1 --micro-batches 2 --snapshots run --resume"));
+}
+
+fn memory_of_parts(folder: &Path) {
+    let train =
+        "train --layers 6 --width 64 --heads 4 --sequence 256 --batch 8 --steps 3 --cut blocks --json";
+    let json = |ranks: usize, flags: &str| -> Value {
+        serde_json::from_str(&well(folder, ranks, &format!("{train} {flags}"))).unwrap()
+    };
+    let number = |of: &Value, rank: usize, what: &str| of["ranks"][rank][what].as_u64().unwrap();
+    let one = json(1, "--tensor-parallel 1 --budget smallest");
+    let two = json(2, "--tensor-parallel 2 --budget smallest");
+    let parted = json(2, "--tensor-parallel 2 --budget smallest --partition-checkpoints");
+    assert_eq!(two["tensor_parallel"], 2);
+    for run in [&two, &parted] {
+        for rank in 0..2 {
+            let (peak, budget) = (number(run, rank, "peak_bytes"), number(run, rank, "budget_bytes"));
+            assert!(peak <= budget, "rank {rank}: {peak} of {budget}");
+        }
+        let both = number(run, 0, "weights_bytes") + number(run, 1, "weights_bytes");
+        let whole = number(&one, 0, "weights_bytes");
+        // Embedding, norms and head are on both.
+        assert!(whole < both && both < whole * 13 / 10, "{both} of {whole}");
+    }
+    // Half of each tape.
+    let peak = |of: &Value| number(of, 0, "peak_bytes");
+    assert!(peak(&two) < peak(&one) * 7 / 10, "{} of {}", peak(&two), peak(&one));
+    // And half of boundaries: what the smallest budget has no room to keep whole.
+    assert_eq!(number(&two, 0, "partitioned"), 0);
+    assert!(number(&parted, 0, "partitioned") > 0 && number(&parted, 1, "partitioned") > 0, "{parted}");
+}
+
 fn budgets(folder: &Path) {
     let train = "train --layers 8 --width 64 --heads 2 --sequence 256 --batch 16 --steps 3 --pipeline 2 --micro-batches 4";
     let store_all: Value =
@@ -222,8 +301,18 @@ fn refused(folder: &Path) {
         ("--data-parallel 2 --budget 1KiB", "no plan takes"),
         ("--data-parallel 2 --weights none.safetensors", "cannot read"),
         ("--data-parallel 2 --resume --snapshots nothing", "has no snapshot to go on from"),
+        ("--tensor-parallel 3", "--data-parallel 1 of --pipeline 1 of --tensor-parallel 3 are 3"),
+        ("--tensor-parallel 2 --heads 1", "1 heads cannot be shared out evenly among 2 ranks"),
+        ("--tensor-parallel 2 --burn", "no layers that ranks can have parts of"),
+        ("--tensor-parallel 2 --model resnet --layers 11", "no layers that ranks can have parts of"),
+        ("--tensor-parallel 2 --budget 1KiB", "no plan takes"),
+        ("--tensor-parallel 1 --pipeline 2 --partition-checkpoints", "is not for several ranks"),
     ] {
-        let small = "--layers 2 --width 16 --heads 2 --sequence 16 --steps 2";
+        let small = match flags {
+            flags if flags.contains("resnet") => "--width 4 --steps 2",
+            flags if flags.contains("--heads") => "--layers 2 --width 16 --sequence 16 --steps 2",
+            _ => "--layers 2 --width 16 --heads 2 --sequence 16 --steps 2",
+        };
         let batch = if flags.contains("--batch") { "" } else { "--batch 4" };
         let output = rekindle(folder, 2, &format!("train {small} {batch} {flags}"));
         let said = said(&output);

@@ -6,12 +6,12 @@ use std::ops::Range;
 use burn::module::{ModuleMapper, Param, ParamId};
 use burn::tensor::Tensor;
 use rekindle::Staged;
-use rekindle_dist::{Collective, Layout};
+use rekindle_dist::Collective;
 use rekindle_models::Trainable;
 
 use super::grid::Grid;
 use super::plans::Way;
-use super::state::{Sections, Statistics};
+use super::state::{Sections, Statistics, WholeModel};
 use super::together::together;
 use crate::cut::Cut;
 use crate::failure::Failure;
@@ -21,7 +21,7 @@ use crate::strategy::Ready;
 pub(super) struct Parts {
     /// Its stages.
     pub(super) stages: Vec<Range<usize>>,
-    /// Where its weights lie in those of the whole.
+    /// Where weights lie in those of the whole.
     pub(super) sections: Sections,
     /// What is not trained, and whose it is.
     pub(super) statistics: Statistics,
@@ -33,19 +33,18 @@ impl Parts {
         world: &dyn Collective,
         grid: &Grid,
         way: &Way,
-        model: M,
+        (whole, model): (&WholeModel, M),
         batch: &M::Batch,
     ) -> Result<(Self, M), Failure> {
         let (stages, mut owners) = owners(&model, batch, world, grid, way)?;
-        let whole = Layout::new(&model)?;
-        for (id, _) in whole.parameters() {
+        for id in whole.parameters() {
             // A parameter that no stage has is trained by nobody; it stays with the first.
             owners.entry(id).or_insert(0);
         }
-        let sections = Sections::new(&whole, &owners, grid.stages);
+        let sections = Sections::new(whole, &owners, grid.shape);
         let statistics = Statistics::new(&model, &owners);
         let parts = Self { stages, sections, statistics };
-        if grid.stages == 1 {
+        if grid.shape.stages == 1 {
             return Ok((parts, model));
         }
         let own = owners.iter().filter(|(_, owner)| **owner == grid.stage).map(|(id, _)| *id).collect();

@@ -2,20 +2,20 @@
 
 use std::ops::Range;
 
-use rekindle::{Bytes, Error, Places, Plan, Planned, Profile, Region};
-use rekindle_dist::Collective;
+use rekindle::{Bytes, Error, Places, Plan, Planned, Profile, Region, Staged};
+use rekindle_dist::{Collective, agree_on_plan};
 use rekindle_models::Trainable;
 use rekindle_plan::Nanos;
 use serde::{Deserialize, Serialize};
 
 use super::grid::Grid;
-use super::together::from_first;
+use super::together::{from_first, together};
 use crate::amount::Target;
 use crate::arguments::TrainArguments;
-use crate::cut::Cut;
+use crate::cut::{Cut, Cutting};
 use crate::failure::Failure;
 use crate::pipeline::{plans, simulated};
-use crate::planning::{self, Knowledge, Planning};
+use crate::planning::{self, Knowledge, Known, Planning};
 use crate::size::Size;
 use crate::strategy::{Ready, Strategy};
 use crate::train::asked_for_nothing;
@@ -100,10 +100,15 @@ pub(super) fn decide<M: Trainable>(
     batch: &M::Batch,
     places: &Places,
 ) -> Result<Decided, Failure> {
-    if grid.stages > 1 {
+    if grid.shape.stages > 1 {
         return in_a_pipeline(world, grid, (strategy, arguments, size), model, batch);
     }
-    let told = from_first(world, || {
+    let cut = together(world, size.cutting(arguments.cut))?;
+    let (cut, known) = match grid.shape.peers {
+        1 => (cut, Knowledge::default()),
+        _ => measured_together(world, cut, strategy, model, batch)?,
+    };
+    let plan = || {
         let planning = Planning {
             margin: arguments.margin,
             plain: None,
@@ -112,9 +117,7 @@ pub(super) fn decide<M: Trainable>(
             places,
             flag: "--budget ",
         };
-        let cut = size.cutting(arguments.cut)?;
-        let ready =
-            |strategy| planning::ready(strategy, model, cut, batch, &mut Knowledge::default(), planning);
+        let ready = |strategy| planning::ready(strategy, model, cut, batch, &mut known.clone(), planning);
         let ready = match ready(strategy) {
             // Nobody asked for a quarter: a model that is too small for it takes what it needs.
             Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
@@ -130,18 +133,75 @@ pub(super) fn decide<M: Trainable>(
             Ready::Plain | Ready::Balanced | Ready::Rule(_) => String::new(),
         }
         .into_bytes())
-    })?;
+    };
+    let told = match grid.shape.peers {
+        1 => from_first(world, plan)?,
+        // All plan, from what the first has measured, because places are tried by all at once; what the first has planned counts.
+        _ => {
+            let own = together(world, plan())?;
+            world.broadcast(0, own)?
+        }
+    };
     let told = String::from_utf8_lossy(&told);
     let ready = match (told.split_at_checked(1), strategy) {
         (Some((cut, planned)), _) => {
             let cut = if cut == "b" { Cut::Blocks } else { Cut::Parts };
-            Ready::Planned(Planned::from_json(planned)?.with_places(places.clone()), cut)
+            let mut planned = Planned::from_json(planned)?;
+            if grid.shape.peers > 1 {
+                // Parts of one model have parameters of their own.
+                let (region, input) = cut.of(model).stages(batch);
+                let (profile, plan) = (planned.profile().clone(), planned.plan().clone());
+                planned = Planned::new(region.describe(&input), profile, plan, planned.noise())?;
+                agree_on_plan(grid.peers.as_ref(), planned.plan())?;
+            }
+            Ready::Planned(planned.with_places(places.clone()), cut)
         }
         (None, Strategy::Rule(rule)) => Ready::Rule(*rule),
         (None, Strategy::Balanced) => Ready::Balanced,
         (None, _) => Ready::Plain,
     };
     Ok(Decided { way: Way::All(ready), foretold: None })
+}
+
+/// Measures the stages of a model that ranks have parts of: all of them at once, because every stage talks, and what one waits for
+/// another is part of its time. What the first has found counts.
+fn measured_together<M: Trainable>(
+    world: &dyn Collective,
+    cut: Cutting,
+    strategy: &Strategy,
+    model: &M,
+    batch: &M::Batch,
+) -> Result<(Cutting, Knowledge), Failure> {
+    // Which cut is the better one each rank would answer for itself.
+    let (cutting, cut) = match (cut, strategy) {
+        (Cutting::Parts, _) | (Cutting::Auto, Strategy::Policy(_)) => (Cutting::Parts, Cut::Parts),
+        (Cutting::Blocks | Cutting::Auto, _) => (Cutting::Blocks, Cut::Blocks),
+    };
+    let mut known = Knowledge::default();
+    if matches!(strategy, Strategy::Optimal(_) | Strategy::Policy(_)) {
+        *known.of(cut) = Some(measure_together(world, cut, model, batch)?);
+    }
+    Ok((cutting, known))
+}
+
+fn measure_together<M: Trainable>(
+    world: &dyn Collective,
+    cut: Cut,
+    model: &M,
+    batch: &M::Batch,
+) -> Result<Known, Failure> {
+    let own = together(world, planning::measure(cut.of(model), batch, rekindle::Measuring::default()))?;
+    let first = world.broadcast(0, own.profile.to_json().into_bytes())?;
+    let profile = Profile::from_json(&String::from_utf8_lossy(&first)).map_err(|error| damaged(&error))?;
+    Ok(Known { profile, ..own })
+}
+
+/// What the first rank sent is not what it sent.
+fn damaged(error: &dyn std::fmt::Display) -> Failure {
+    Failure::failed(
+        anyhow::anyhow!("what rank 0 sent cannot be read: {error}"),
+        "use the same build on all ranks",
+    )
 }
 
 fn in_a_pipeline<M: Trainable>(
@@ -151,9 +211,16 @@ fn in_a_pipeline<M: Trainable>(
     model: &M,
     batch: &M::Batch,
 ) -> Result<Decided, Failure> {
+    let together = match grid.shape.peers {
+        1 => None,
+        _ => Some(measure_together(world, Cut::Blocks, model, batch)?),
+    };
     let told = from_first(world, || {
-        let known = planning::measure(Cut::Blocks.of(model), batch, rekindle::Measuring::default())?;
-        let (stages, micro_batches) = (grid.stages, size.micro_batches);
+        let known = match together {
+            Some(known) => known,
+            None => planning::measure(Cut::Blocks.of(model), batch, rekindle::Measuring::default())?,
+        };
+        let (stages, micro_batches) = (grid.shape.stages, size.micro_batches);
         // Micro-batches in flight have nodes each: about as many as all stages of one.
         let left_free = (arguments.margin.0, rekindle::bookkeeping(known.profile.stages().len()));
         let (plans, budget) = plans(&known.profile, stages, micro_batches, strategy, left_free)?;
@@ -171,14 +238,8 @@ fn in_a_pipeline<M: Trainable>(
         let everything = Everything { ranks: ranks.collect(), foretold };
         Ok(serde_json::to_vec(&everything).unwrap_or_default())
     })?;
-    let damaged = |error: &dyn std::fmt::Display| {
-        Failure::failed(
-            anyhow::anyhow!("the plan that rank 0 sent cannot be read: {error}"),
-            "use the same build on all ranks",
-        )
-    };
     let mut all: Everything = serde_json::from_slice(&told).map_err(|error| damaged(&error))?;
-    if all.ranks.len() != grid.stages {
+    if all.ranks.len() != grid.shape.stages {
         return Err(damaged(&format!("it is for {} ranks", all.ranks.len())));
     }
     let own = all.ranks.swap_remove(grid.stage);
@@ -191,5 +252,6 @@ fn in_a_pipeline<M: Trainable>(
         budget: own.budget,
         planned: None,
     };
+    agree_on_plan(grid.peers.as_ref(), &section.plan)?;
     Ok(Decided { way: Way::Some(Box::new(section)), foretold: Some(all.foretold) })
 }

@@ -1,5 +1,6 @@
 //! One rank's training, step by step.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,9 @@ use burn::tensor::Device;
 use rekindle::training::LossScale;
 use rekindle::{Bytes, Carried, Staged, memory};
 use rekindle_dist::pipeline::{Made, train_step};
-use rekindle_dist::{Collective, Layout, Mpi, Reduction, Zero};
+use rekindle_dist::{Collective, Layout, Mpi, Partitioned, Reduction, Zero};
 use rekindle_models::Trainable;
+use rekindle_plan::Action;
 
 use super::grid::Grid;
 use super::parts::Parts;
@@ -84,7 +86,10 @@ impl<M: Trainable> Run<'_, M> {
         let peak = memory::peak().unwrap_or_default().saturating_sub(before);
         self.model = self.optimizer.step(rate, self.model, gradients, batch.examples() as u64)?;
         self.taken.note(peak, computing, took);
-        let share = vec![loss.map_or(0.0, |loss| loss / self.grid.replicas as f32)];
+        // All parts of the last layers have made the same loss.
+        let share = vec![
+            loss.filter(|_| self.grid.peer == 0).map_or(0.0, |loss| loss / self.grid.shape.replicas as f32),
+        ];
         let loss = self.world.all_reduce(share, Reduction::Ordered)?.first().copied().unwrap_or(f32::NAN);
         Ok((self, Stepped { loss, peak, computing, took: began.elapsed() }))
     }
@@ -108,7 +113,7 @@ impl<M: Trainable> Run<'_, M> {
                     let input = input.unwrap_or_else(|| Carried::of(own));
                     let region = region.section(section.stages.clone())?;
                     let output = section.under_plan(region, &input)?.forward(input)?;
-                    let last = grid.stage + 1 == grid.stages;
+                    let last = grid.stage + 1 == grid.shape.stages;
                     Ok(if last { Made::Loss(output.into_tree()?) } else { Made::Boundary(output) })
                 };
                 let made = train_step(pipeline, model, parts.len(), self.device, forward)?;
@@ -119,8 +124,9 @@ impl<M: Trainable> Run<'_, M> {
 
     /// Goes on from what all ranks knew.
     pub(super) fn resume(mut self, known: Whole) -> Result<Self, Failure> {
-        let (sections, stage) = (&self.parts.sections, self.grid.stage);
-        let own = |whole: &[f32]| if whole.is_empty() { Vec::new() } else { sections.part(stage, whole) };
+        let (sections, of_replica) = (&self.parts.sections, self.grid.of_replica.as_ref());
+        let own =
+            |whole: &[f32]| if whole.is_empty() { Vec::new() } else { sections.part(of_replica, whole) };
         self.model = Layout::new(&self.model)?.to_model(self.model, &own(&known.weights))?;
         let mut moments = known.moments;
         (moments.first, moments.second) = (own(&moments.first), own(&moments.second));
@@ -139,7 +145,7 @@ impl<M: Trainable> Run<'_, M> {
         let Parts { sections, statistics, .. } = &self.parts;
         let pipeline = self.grid.pipeline.as_ref();
         let weights = Layout::new(&self.model)?.weights(&self.model)?;
-        let known = sections.gather_all(pipeline, &weights, &moments)?;
+        let known = sections.gather_all(self.grid.of_replica.as_ref(), &weights, &moments)?;
         let statistics = statistics.gather(pipeline, &statistics.of(&self.model))?;
         Ok(known.zip(statistics).map(|((weights, moments), statistics)| Whole {
             weights,
@@ -153,7 +159,7 @@ impl<M: Trainable> Run<'_, M> {
         let Parts { sections, statistics, .. } = &self.parts;
         let pipeline = self.grid.pipeline.as_ref();
         let own = Layout::new(&self.model)?.weights(&self.model)?;
-        let weights = sections.gather_weights(pipeline, &own)?;
+        let weights = sections.gather_weights(self.grid.of_replica.as_ref(), &own)?;
         let not_trained = statistics.gather(pipeline, &statistics.of(&self.model))?;
         if let (Some(weights), Some(not_trained), 0) = (weights, not_trained, self.world.rank()) {
             let all = build(kind, self.device, self.size.seed)?;
@@ -181,7 +187,9 @@ impl<M: Trainable> Run<'_, M> {
             replica: self.grid.replica,
             first_stage: stages.start + 1,
             last_stage: stages.end,
+            part: self.grid.peer,
             in_flight,
+            partitioned: self.partitioned(),
             peak_bytes: self.taken.peak(),
             predicted_bytes,
             budget_bytes,
@@ -190,6 +198,18 @@ impl<M: Trainable> Run<'_, M> {
             most_bytes: self.taken.most,
             busy: self.taken.busy(),
         }
+    }
+}
+
+impl<M> Run<'_, M> {
+    /// How many boundaries the plan keeps in parts.
+    fn partitioned(&self) -> usize {
+        let Way::All(Ready::Planned(planned, _)) = &self.way else { return 0 };
+        let in_parts = planned.plan().actions.iter().filter_map(|action| match action {
+            Action::Compress { boundary, codec, .. } if codec.as_str() == Partitioned::NAME => Some(boundary),
+            _ => None,
+        });
+        in_parts.collect::<BTreeSet<_>>().len()
     }
 }
 

@@ -4,8 +4,10 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
-use rekindle_dist::{Collective, Layout, Moments};
+use rekindle_dist::{Collective, Moments};
+use rekindle_models::{Shares, Trainable};
 
+use super::grid::Shape;
 use super::together::from_first;
 use crate::failure::Failure;
 
@@ -109,42 +111,78 @@ impl Statistics {
     }
 }
 
-/// Where the values of each rank of a pipeline lie in those of the whole.
+/// The trained parameters of a whole model, in order, and how ranks that have parts of its layers share them out.
+pub(super) struct WholeModel {
+    parameters: Vec<(ParamId, Vec<usize>)>,
+    shares: Shares,
+}
+
+impl WholeModel {
+    pub(super) fn of(model: &impl Trainable) -> Self {
+        struct Look(Vec<(ParamId, Vec<usize>)>);
+        impl ModuleVisitor for Look {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let value = param.val();
+                if value.is_require_grad() {
+                    self.0.push((param.id, value.dims().to_vec()));
+                }
+            }
+        }
+        let mut look = Look(Vec::new());
+        model.visit(&mut look);
+        Self { parameters: look.0, shares: model.shares() }
+    }
+
+    pub(super) fn parameters(&self) -> impl Iterator<Item = ParamId> + '_ {
+        self.parameters.iter().map(|(id, _)| *id)
+    }
+}
+
+/// Where the values of each rank of a replica lie in those of the whole.
 pub(super) struct Sections {
-    /// For each rank of a pipeline, ranges of the whole, in order.
+    /// For each rank, by stages and then by parts of layers: ranges of the whole, in order.
     ranges: Vec<Vec<std::ops::Range<usize>>>,
     length: usize,
 }
 
 impl Sections {
     /// `owners` says which rank of the pipeline has a parameter.
-    pub(super) fn new(whole: &Layout, owners: &HashMap<ParamId, usize>, ranks: usize) -> Self {
-        let mut ranges = vec![Vec::new(); ranks];
+    pub(super) fn new(whole: &WholeModel, owners: &HashMap<ParamId, usize>, shape: Shape) -> Self {
+        let Shape { stages, peers, .. } = shape;
+        let mut ranges = vec![Vec::new(); stages * peers];
         let mut start = 0;
-        for (id, length) in whole.parameters() {
-            let owner = owners.get(&id).copied().unwrap_or(0);
-            ranges[owner].push(start..start + length);
+        for (id, sizes) in &whole.parameters {
+            let owner = owners.get(id).copied().unwrap_or(0);
+            let length: usize = sizes.iter().product();
+            for peer in 0..peers {
+                let own = match whole.shares.of(*id).filter(|_| peers > 1) {
+                    None => std::iter::once(0..length).collect(),
+                    Some(share) => share.ranges(sizes, peer, peers),
+                };
+                let own = own.into_iter().map(|range| start + range.start..start + range.end);
+                ranges[owner * peers + peer].extend(own);
+            }
             start += length;
         }
         Self { ranges, length: start }
     }
 
     /// A rank's part of a vector of the whole; shorter than it is if the vector is of another model, which is then refused.
-    pub(super) fn part(&self, rank: usize, whole: &[f32]) -> Vec<f32> {
-        let parts = self.ranges[rank].iter().filter_map(|range| whole.get(range.clone()));
+    pub(super) fn part(&self, of_replica: &dyn Collective, whole: &[f32]) -> Vec<f32> {
+        let parts = self.ranges[of_replica.rank()].iter().filter_map(|range| whole.get(range.clone()));
         parts.flatten().copied().collect()
     }
 
-    /// Puts together on the first rank of a pipeline what each has a part of.
-    fn gather(&self, pipeline: &dyn Collective, part: &[f32]) -> Result<Option<Vec<f32>>, Failure> {
+    /// Puts together on the first rank of a replica what each has a part of.
+    fn gather(&self, of_replica: &dyn Collective, part: &[f32]) -> Result<Option<Vec<f32>>, Failure> {
         let own: Vec<u8> = part.iter().flat_map(|value| value.to_le_bytes()).collect();
-        if pipeline.rank() > 0 {
-            pipeline.send(0, own)?;
+        if of_replica.rank() > 0 {
+            of_replica.send(0, own)?;
             return Ok(None);
         }
         let mut whole = vec![0.0; self.length];
-        for rank in 0..pipeline.size() {
-            let part = if rank == 0 { own.clone() } else { pipeline.receive(rank)? };
+        for rank in 0..of_replica.size() {
+            let part = if rank == 0 { own.clone() } else { of_replica.receive(rank)? };
             let mut values = part.as_chunks::<4>().0.iter().copied().map(f32::from_le_bytes);
             for range in &self.ranges[rank] {
                 whole[range.clone()].iter_mut().zip(&mut values).for_each(|(value, own)| *value = own);
@@ -153,23 +191,23 @@ impl Sections {
         Ok(Some(whole))
     }
 
-    /// Puts the weights together on the first rank of a pipeline.
+    /// Puts the weights together on the first rank of a replica.
     pub(super) fn gather_weights(
         &self,
-        pipeline: &dyn Collective,
+        of_replica: &dyn Collective,
         own: &[f32],
     ) -> Result<Option<Vec<f32>>, Failure> {
-        self.gather(pipeline, own)
+        self.gather(of_replica, own)
     }
 
-    /// Puts weights and moments together on the first rank of a pipeline.
+    /// Puts weights and moments together on the first rank of a replica.
     pub(super) fn gather_all(
         &self,
-        pipeline: &dyn Collective,
+        of_replica: &dyn Collective,
         weights: &[f32],
         moments: &Moments,
     ) -> Result<Option<(Vec<f32>, Moments)>, Failure> {
-        let all = [weights, &moments.first, &moments.second].map(|part| self.gather(pipeline, part));
+        let all = [weights, &moments.first, &moments.second].map(|part| self.gather(of_replica, part));
         let [weights, first, second] = all;
         let (Some(weights), Some(first), Some(second)) = (weights?, first?, second?) else { return Ok(None) };
         Ok(Some((weights, Moments { steps: moments.steps, first, second })))

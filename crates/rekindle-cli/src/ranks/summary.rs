@@ -16,8 +16,12 @@ pub(super) struct RankSummary {
     /// Which stages it has, from 1 on.
     pub(super) first_stage: usize,
     pub(super) last_stage: usize,
+    /// Which part of every layer it has, from 0 on.
+    pub(super) part: usize,
     /// How many micro-batches it holds at most.
     pub(super) in_flight: usize,
+    /// How many boundaries it keeps a part of, the other parts being other ranks'.
+    pub(super) partitioned: usize,
     /// What a step's activations and gradients took at their peak.
     pub(super) peak_bytes: Bytes,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,6 +57,7 @@ pub(super) struct Summary {
     pub(super) examples_per_second: f64,
     pub(super) data_parallel: usize,
     pub(super) pipeline: usize,
+    pub(super) tensor_parallel: usize,
     pub(super) micro_batches: usize,
     pub(super) zero: u8,
     pub(super) reduction: String,
@@ -83,7 +88,12 @@ impl Summary {
             [
                 rank.rank.to_string(),
                 rank.replica.to_string(),
-                format!("{}-{}", rank.first_stage, rank.last_stage),
+                match self.tensor_parallel {
+                    1 => format!("{}-{}", rank.first_stage, rank.last_stage),
+                    parts => {
+                        format!("{}-{}, part {} of {parts}", rank.first_stage, rank.last_stage, rank.part + 1)
+                    }
+                },
                 rank.in_flight.to_string(),
                 or_nothing(rank.budget_bytes),
                 or_nothing(rank.predicted_bytes),
@@ -106,6 +116,16 @@ impl Summary {
             "waited",
         ];
         report::show(&report::table(header, rows))?;
+        if let Some(rank) = self.ranks.first().filter(|rank| rank.partitioned > 0) {
+            let boundaries = match rank.partitioned {
+                1 => "1 boundary is".to_owned(),
+                many => format!("{many} boundaries are"),
+            };
+            report::show(&format!(
+                "{boundaries} kept in parts, one on each of {} ranks\n",
+                self.tensor_parallel
+            ))?;
+        }
         let sums = match self.reduction.as_str() {
             "ordered" => {
                 "gradients are added up in the order of ranks: the bits are those of one process that does so"

@@ -1,20 +1,22 @@
 //! Training on one of several ranks.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::optim::AdamConfig;
 use burn::tensor::Device;
 use rekindle::Bytes;
 use rekindle::training::Precision;
-use rekindle_dist::{Collective, DataParallel, Mpi, Reduction, Zero, ZeroStage};
+use rekindle_dist::{Collective, DataParallel, Mpi, Partitioned, Reduction, Zero, ZeroStage};
 use rekindle_models::{Batch, Trainable};
 
-use super::grid::Grid;
+use super::grid::{Grid, Shape};
 use super::log::Log;
 use super::parts::Parts;
 use super::plans::{Decided, decide};
 use super::run::{Run, Stepped, Taken};
 use super::snapshots::Saving;
+use super::state::WholeModel;
 use super::summary::{RankSummary, Summary};
 use super::together::together;
 use super::{RankArguments, Summing};
@@ -32,7 +34,7 @@ use crate::{files, report};
 /// Runs the command on this rank.
 pub(crate) fn train(arguments: &TrainArguments, size: &Size) -> Result<(), Failure> {
     let world = Mpi::start(Some(Duration::from_secs(u64::from(arguments.ranks.patience))))?;
-    let checked = check(arguments, size).and_then(|()| Grid::shape(&arguments.ranks, world.size()));
+    let checked = check(arguments, size).and_then(|()| Shape::new(&arguments.ranks, world.size()));
     let shape = together(&world, checked)?;
     with_model(size, &arguments.data, OnRank { arguments, size, world: &world, shape })
 }
@@ -64,6 +66,11 @@ fn check(arguments: &TrainArguments, size: &Size) -> Result<(), Failure> {
             pipeline && arguments.places.any(),
             "a place such as --disk",
             "a pipeline keeps and recomputes; leave it out",
+        ),
+        (
+            pipeline && arguments.ranks.partition_checkpoints && arguments.ranks.tensor_parallel.is_some(),
+            "--partition-checkpoints in a pipeline of --tensor-parallel",
+            "a pipeline keeps and recomputes; leave one of them out",
         ),
     ];
     match refused.into_iter().find(|(asked, _, _)| *asked) {
@@ -97,8 +104,7 @@ struct OnRank<'a> {
     arguments: &'a TrainArguments,
     size: &'a Size,
     world: &'a Mpi,
-    /// Replicas, and ranks of each.
-    shape: (usize, usize),
+    shape: Shape,
 }
 
 impl Job for OnRank<'_> {
@@ -128,13 +134,13 @@ struct Prepared<M> {
 impl<M: Trainable> Prepared<M> {
     fn new<K: Kind<Model = M>>(on: &OnRank<'_>, kind: &K) -> Result<Self, Failure> {
         let OnRank { arguments, size, world, shape } = on;
-        let parts = shape.0 * size.micro_batches;
+        let parts = shape.replicas * size.micro_batches;
         if !size.batch.is_multiple_of(parts) {
             return Err(Failure::request(
                 anyhow::anyhow!(
                     "a batch of {} cannot be shared out evenly: {} replicas have {} micro-batches each",
                     size.batch,
-                    shape.0,
+                    shape.replicas,
                     size.micro_batches
                 ),
                 format!("give --batch {}", size.batch.div_ceil(parts) * parts),
@@ -169,9 +175,14 @@ impl<M: Trainable> Prepared<M> {
         let OnRank { arguments, size, world, shape } = *on;
         let grid = Grid::new(world, shape)?;
         log.say(&grid.describe(world));
+        let whole = WholeModel::of(&model);
+        let model = match grid.peers(arguments.ranks.how()) {
+            Some(peers) => together(world, model.split(&peers).map_err(Failure::from))?,
+            None => model,
+        };
         let (described, strategy) = (size.describe(kind), strategy(arguments));
         if world.rank() == 0 {
-            if arguments.ranks.partition_checkpoints {
+            if arguments.ranks.partition_checkpoints && shape.peers == 1 {
                 eprintln!(
                     "--partition-checkpoints: no two ranks have the same boundaries here, so there is nothing to share out"
                 );
@@ -180,10 +191,13 @@ impl<M: Trainable> Prepared<M> {
         }
         let mut data = kind.data().seeded(size.seed);
         let sample = own_parts::<K>(&mut data.clone(), &grid, size, &device);
-        let places = arguments.places.open()?;
+        let mut places = arguments.places.open()?;
+        if arguments.ranks.partition_checkpoints && shape.peers > 1 {
+            places = Partitioned::place(places, Arc::clone(&grid.peers));
+        }
         let Decided { way, foretold } =
             decide(world, &grid, (&strategy, arguments, size), &model, sample.part(), &places)?;
-        let (parts, model) = Parts::share_out(world, &grid, &way, model, sample.part())?;
+        let (parts, model) = Parts::share_out(world, &grid, &way, (&whole, model), sample.part())?;
         let summed = sample.held_bytes(&model);
 
         let parallel = DataParallel::new(grid.same_stages.as_ref(), &model)?.reduction(arguments.ranks.how());
@@ -268,8 +282,9 @@ impl<M: Trainable> Prepared<M> {
             first_loss: losses.first().copied().unwrap_or_default(),
             last_loss: median(&losses[losses.len().saturating_sub(5)..]).unwrap_or_default(),
             examples_per_second: f64::from(count) * size.batch as f64 / seconds,
-            data_parallel: grid.replicas,
-            pipeline: grid.stages,
+            data_parallel: shape.replicas,
+            pipeline: shape.stages,
+            tensor_parallel: shape.peers,
             micro_batches: size.micro_batches,
             zero: arguments.ranks.zero.unwrap_or(0),
             reduction: arguments.ranks.how().to_string(),
@@ -295,6 +310,6 @@ fn own_parts<K: Kind>(
     size: &Size,
     device: &Device,
 ) -> measure::Parts<BatchOf<K::Model>> {
-    let mut all = data.batch(&size.in_parts(grid.replicas * size.micro_batches), device);
+    let mut all = data.batch(&size.in_parts(grid.shape.replicas * size.micro_batches), device);
     all.keep(grid.replica * size.micro_batches, size.micro_batches)
 }
