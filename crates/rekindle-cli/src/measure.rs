@@ -6,7 +6,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use rekindle::training::{Accumulation, clip_by_norm};
-use rekindle::{Bytes, Error, Nanos, Rule, Staged, TraceHandle, Under, memory, without_checkpointing};
+use rekindle::{Bytes, Error, Nanos, Rule, Staged, Take, TraceHandle, Under, memory, without_checkpointing};
 use rekindle_models::{Batch, Coupled, Trainable};
 
 use crate::cut::Cut;
@@ -129,6 +129,18 @@ pub(crate) fn step<M: Trainable>(
     step_traced(model, batch, how, recipe, None)
 }
 
+/// The same, handing over gradients as soon as they are complete. Those that were are not among the step's.
+#[cfg(feature = "mpi")]
+pub(crate) fn step_handing_over<M: Trainable>(
+    model: &M,
+    batch: &Parts<M::Batch>,
+    how: &Ready,
+    recipe: Recipe,
+    take: Take,
+) -> Result<Step, Error> {
+    step_by(model, batch, how, recipe, (None, Some(take)))
+}
+
 /// The same, writing down what a region does.
 pub(crate) fn step_traced<M: Trainable>(
     model: &M,
@@ -136,6 +148,16 @@ pub(crate) fn step_traced<M: Trainable>(
     how: &Ready,
     recipe: Recipe,
     trace: Option<&TraceHandle>,
+) -> Result<Step, Error> {
+    step_by(model, batch, how, recipe, (trace, None))
+}
+
+fn step_by<M: Trainable>(
+    model: &M,
+    batch: &Parts<M::Batch>,
+    how: &Ready,
+    recipe: Recipe,
+    (trace, mut take): (Option<&TraceHandle>, Option<Take>),
 ) -> Result<Step, Error> {
     rekindle::seed(part_seed(recipe.seed, recipe.first_part));
     let balanced = match how {
@@ -164,23 +186,30 @@ pub(crate) fn step_traced<M: Trainable>(
     // The scale is a power of two: to multiply by both at once changes no digit.
     let share = f64::from(recipe.scale) / count as f64;
     let mut sum = Accumulation::new();
-    for (number, part) in (recipe.first_part..).zip(parts) {
-        rekindle::seed(part_seed(recipe.seed, number));
+    for (number, part) in parts.iter().enumerate() {
+        rekindle::seed(part_seed(recipe.seed, recipe.first_part + number));
         let mut plain = |model: &M, part: &M::Batch| {
             without_checkpointing(|| {
                 let (region, input) = model.stages(part);
                 sum.add(model, region.rule(Rule::StoreAll).forward(input)?, share)
             })
         };
-        match (how, &balanced) {
-            (Ready::Balanced, Some((model, device))) => plain(model, &part.to_device(device))?,
-            (Ready::Plain | Ready::Balanced, _) => plain(model, part)?,
-            (Ready::Rule(rule), _) => {
-                sum.add(model, under(part, (*rule).into(), Cut::Blocks)?, share)?;
+        let loss = match (how, &balanced) {
+            (Ready::Balanced, Some((model, device))) => {
+                plain(model, &part.to_device(device))?;
+                continue;
             }
-            (Ready::Planned(planned, cut), _) => {
-                sum.add(model, under(part, planned.into(), *cut)?, share)?;
+            (Ready::Plain | Ready::Balanced, _) => {
+                plain(model, part)?;
+                continue;
             }
+            (Ready::Rule(rule), _) => under(part, (*rule).into(), Cut::Blocks)?,
+            (Ready::Planned(planned, cut), _) => under(part, planned.into(), *cut)?,
+        };
+        // Gradients are complete with the last part.
+        match take.take_if(|_| number + 1 == parts.len()) {
+            Some(take) => sum.add_handing_over(model, loss, share, take)?,
+            None => sum.add(model, loss, share)?,
         }
     }
     let sum = sum.finish()?;

@@ -40,6 +40,7 @@ fn main() -> Result<(), DistError> {
     let world = Mpi::start(Some(Duration::from_secs(60)))?;
     sums(&world)?;
     data_parallel(&world)?;
+    overlap(&world)?;
     pipeline(&world)?;
     Ok(())
 }
@@ -127,6 +128,49 @@ fn data_parallel(world: &Mpi) -> Result<(), DistError> {
                 together * 1e3,
                 world.size(),
                 100.0 * alone / together
+            ),
+        );
+    }
+    Ok(())
+}
+
+/// How long a rank waits for sums after its backward: of all gradients at once, and of those that are not under way yet.
+fn overlap(world: &Mpi) -> Result<(), DistError> {
+    let device = Device::flex().autodiff();
+    let model = model(LAYERS, &device);
+    let parallel = DataParallel::new(world, &model)?;
+    // Computing takes longer than adding up: otherwise there is nothing to hide it behind.
+    for rows in [ROWS, 4 * ROWS] {
+        let batch = Tensor::<2>::random([rows, WIDTH], Distribution::Default, &device);
+        let loss = || {
+            let region = Region::new().stages("layer", &model.layers, layer).rule(Rule::EVERY_ONE);
+            region.forward(batch.clone()).map(Tensor::mean)
+        };
+        let [mut after, mut during, mut backward] = [const { Vec::new() }; 3];
+        for _ in 0..=ROUNDS {
+            let whole = loss()?;
+            world.barrier()?;
+            let start = Instant::now();
+            let gradients = GradientsParams::from_grads(rekindle::backward(&whole)?, &model);
+            let ended = Instant::now();
+            parallel.reduce(&model, &gradients, rows as u64)?;
+            backward.push((ended - start).as_secs_f64());
+            after.push(ended.elapsed().as_secs_f64());
+            let whole = loss()?;
+            let overlap = parallel.overlap(rows as u64)?;
+            let left = rekindle::backward_handing_over(&whole, overlap.take())?;
+            let left = GradientsParams::from_grads(left, &model);
+            during.push(overlap.finish(&parallel, &model, &left)?.waited.as_secs_f64());
+        }
+        let [after, during, backward] = [after, during, backward].map(median);
+        say(
+            world,
+            &format!(
+                "sums of gradients: a backward of {:.1} ms, then {:.1} ms; begun while it goes on, {:.1} ms are left: {:.0}% overlapped",
+                backward * 1e3,
+                after * 1e3,
+                during * 1e3,
+                100.0 * (1.0 - during / after)
             ),
         );
     }

@@ -1,7 +1,7 @@
 //! A world of one rank.
 
 use std::collections::VecDeque;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use crate::collective::{Pending, check_rank};
 use crate::{Collective, DistError, Reduction};
@@ -20,6 +20,10 @@ impl Collective for Alone {
 
     fn size(&self) -> usize {
         1
+    }
+
+    fn shared(&self) -> Arc<dyn Collective> {
+        Arc::new(Self)
     }
 
     fn split(&self, _: usize, _: usize) -> Result<Box<dyn Collective>, DistError> {

@@ -1,5 +1,6 @@
 //! What ranks do together.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
 use crate::DistError;
@@ -67,6 +68,9 @@ pub trait Collective: Send + Sync {
 
     /// How many they are.
     fn size(&self) -> usize;
+
+    /// The same group, for somebody who may be there for longer.
+    fn shared(&self) -> Arc<dyn Collective>;
 
     /// Groups of those that say the same `color`, by `key`, then by rank.
     ///

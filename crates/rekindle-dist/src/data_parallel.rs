@@ -5,6 +5,7 @@ use burn::optim::GradientsParams;
 use rekindle::Bytes;
 
 use crate::agree::agree;
+use crate::overlap::{Overlap, Overlapped};
 use crate::{Collective, DistError, Layout, Reduction};
 
 /// What a bucket holds unless said otherwise: large enough that the time of a message does not tell, small enough that the
@@ -143,6 +144,68 @@ impl<'a> DataParallel<'a> {
         Ok(sum)
     }
 
+    /// Begins to reduce each gradient as soon as a backward has it, instead of all of them after it: the sums are under way while
+    /// earlier stages go back. To be called before the backward.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::optim::GradientsParams;
+    /// use burn::tensor::{Device, Tensor};
+    /// use rekindle::{Region, backward_handing_over};
+    /// use rekindle_dist::{Alone, DataParallel};
+    ///
+    /// let ranks = Alone; // or `Mpi::start(None)?`
+    /// let device = Device::flex().autodiff();
+    /// let layers: Vec<Linear> = (0..3).map(|_| LinearConfig::new(4, 4).init(&device)).collect();
+    /// let parallel = DataParallel::new(&ranks, &layers)?;
+    /// let region = Region::new().stages("layer", &layers, |layer: &Linear, x: Tensor<2>| layer.forward(x));
+    /// let loss = region.forward(Tensor::ones([2, 4], &device))?.mean();
+    /// let overlap = parallel.overlap(2)?;
+    /// let left = GradientsParams::from_grads(backward_handing_over(&loss, overlap.take())?, &layers);
+    /// let done = overlap.finish(&parallel, &layers, &left)?;
+    /// let gradients = parallel.gradients(&layers, &done)?;
+    /// # let _ = gradients;
+    /// # Ok::<(), rekindle_dist::DistError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When no rank has an example, or ranks are not in step.
+    pub fn overlap(&self, examples: u64) -> Result<Overlap, DistError> {
+        Ok(Overlap::new(self, self.weight(examples)?, self.overlapping_bucket()))
+    }
+
+    /// What is reduced at once while a backward goes on: a sixteenth of all gradients at the most.
+    pub fn overlapping_bucket(&self) -> Bytes {
+        self.bucket.min(Bytes::new((self.layout.len() as u64 * 4).div_ceil(16)))
+    }
+
+    /// What that takes beside the backward's own memory, at the most: the largest gradient once more, as values in a row; a bucket that
+    /// is being filled, one that is added up, what comes from other ranks and what comes of it. Gradients that were handed over take
+    /// no more as sums than they did.
+    pub fn overlapping_bytes(&self) -> Bytes {
+        let largest = self.layout.lengths().max().unwrap_or(0) as u64 * 4;
+        Bytes::new(5 * self.overlapping_bucket().get() + largest)
+    }
+
+    /// The gradients that were added up, for an optimizer.
+    ///
+    /// # Errors
+    /// When the model is another.
+    pub fn gradients(&self, model: &impl Module, sum: &Overlapped) -> Result<GradientsParams, DistError> {
+        self.layout.to_gradients(model, &sum.sum)
+    }
+
+    /// What this rank's examples are of those of all.
+    fn weight(&self, examples: u64) -> Result<f32, DistError> {
+        let all = self.ranks.all_gather(examples.to_le_bytes().to_vec())?;
+        let all = all.iter().filter_map(|bytes| Some(u64::from_le_bytes(bytes[..].try_into().ok()?)));
+        let total: u64 = all.sum();
+        match total {
+            0 => Err(DistError::NoExamples),
+            total => Ok((examples as f64 / total as f64) as f32),
+        }
+    }
+
     /// This rank's share of the mean over all.
     pub(crate) fn weighted<M: Module>(
         &self,
@@ -150,14 +213,8 @@ impl<'a> DataParallel<'a> {
         gradients: &GradientsParams,
         examples: u64,
     ) -> Result<Vec<f32>, DistError> {
-        let all = self.ranks.all_gather(examples.to_le_bytes().to_vec())?;
-        let all = all.iter().filter_map(|bytes| Some(u64::from_le_bytes(bytes[..].try_into().ok()?)));
-        let total: u64 = all.sum();
-        if total == 0 {
-            return Err(DistError::NoExamples);
-        }
+        let weight = self.weight(examples)?;
         let mut values = self.layout.gradients(model, gradients)?;
-        let weight = (examples as f64 / total as f64) as f32;
         for value in &mut values {
             *value *= weight;
         }

@@ -72,6 +72,11 @@ pub enum DistError {
     /// No rank had an example.
     #[error("no rank has an example: there is nothing to take the mean of")]
     NoExamples,
+    /// A gradient came in parts.
+    #[error(
+        "a parameter that is used outside of its region, or in two of them, has its gradient handed over in parts; reduce the gradients after the backward instead"
+    )]
+    HandedOverTwice,
     /// Plans or models differ.
     #[error("{what} of rank {other} is not that of rank {rank}: {found}, expected {expected}")]
     Differs {

@@ -40,6 +40,8 @@ pub struct Mpi {
     group: usize,
     rank: usize,
     size: usize,
+    /// Whether MPI ends with this.
+    ends: bool,
 }
 
 impl std::fmt::Debug for Mpi {
@@ -55,7 +57,7 @@ impl std::fmt::Debug for Mpi {
 impl Drop for Mpi {
     fn drop(&mut self) {
         // Not with the last group: a graph that nobody has gone back through holds a model, and so its groups, for ever.
-        if self.group == 0 {
+        if self.ends {
             self.thread.end();
         }
     }
@@ -147,7 +149,7 @@ impl Mpi {
             watched.map_err(|source| DistError::Thread { source })?;
         }
         let thread = Thread { jobs: Mutex::new(jobs), handle: Mutex::new(Some(handle)), watchdog };
-        Ok(Self { thread: Arc::new(thread), group: 0, rank, size })
+        Ok(Self { thread: Arc::new(thread), group: 0, rank, size, ends: true })
     }
 
     /// Has the thread do something with this group.
@@ -370,6 +372,11 @@ impl Collective for Mpi {
         self.size
     }
 
+    fn shared(&self) -> Arc<dyn Collective> {
+        let (group, rank, size) = (self.group, self.rank, self.size);
+        Arc::new(Self { thread: Arc::clone(&self.thread), group, rank, size, ends: false })
+    }
+
     fn split(&self, color: usize, key: usize) -> Result<Box<dyn Collective>, DistError> {
         let group = self.group;
         let split = self.start_with_groups("split", move |groups| {
@@ -383,7 +390,7 @@ impl Collective for Mpi {
             Ok((groups.len() - 1, rank, size))
         });
         let (group, rank, size) = split.wait()?;
-        Ok(Box::new(Self { thread: Arc::clone(&self.thread), group, rank, size }))
+        Ok(Box::new(Self { thread: Arc::clone(&self.thread), group, rank, size, ends: false }))
     }
 
     fn broadcast(&self, root: usize, data: Vec<u8>) -> Result<Vec<u8>, DistError> {

@@ -5,7 +5,7 @@ use burn::optim::{Adam, AdamState, AdaptiveMomentumState, GradientsParams, Optim
 use burn::tensor::{Tensor, TensorData};
 use rekindle::Bytes;
 
-use crate::{DataParallel, DistError, Layout};
+use crate::{DataParallel, DistError, Layout, Overlapped};
 
 /// What ranks share out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -143,6 +143,39 @@ impl<'a, O: Optimizer> Zero<'a, O> {
                 }
             }
         };
+        self.update(rate, model, own)
+    }
+
+    /// Takes a step from gradients that are added up already.
+    ///
+    /// # Errors
+    /// When they are of another model, or ranks are not in step.
+    pub fn step_with<M: Module>(&mut self, rate: f64, model: M, sum: Overlapped) -> Result<M, DistError> {
+        let (shares, share) = self.shares();
+        let part = self.parallel.layout().part(shares);
+        let (mut sum, expected) = (sum.sum, self.parallel.layout().len());
+        if sum.len() != expected {
+            return Err(DistError::Length { found: sum.len(), expected });
+        }
+        sum.resize(part * shares, 0.0);
+        sum.drain(..share * part);
+        sum.truncate(part);
+        self.update(rate, model, sum)
+    }
+
+    /// What is shared out.
+    pub fn stage(&self) -> ZeroStage {
+        self.stage
+    }
+
+    /// The ranks that gradients are added up over.
+    pub fn parallel(&self) -> &DataParallel<'a> {
+        &self.parallel
+    }
+
+    /// Updates this rank's part, and hands it around.
+    fn update<M: Module>(&mut self, rate: f64, model: M, own: Vec<f32>) -> Result<M, DistError> {
+        let part = own.len();
         let own = Tensor::from_data(TensorData::new(own, [part]), &self.weights.device());
         let (weights, state) = self.optimizer.step(rate, self.weights.clone(), own, self.state.take());
         self.weights = weights;

@@ -43,7 +43,7 @@
 //! - [`derive@Stages`]: the same by attributes on the fields of a module.
 //! - [`tail`]: the end of a stage that a recomputation can do without.
 //! - [`Places`]: disk, host memory and codecs for plans to use.
-//! - [`backward`]: a backward pass that returns errors.
+//! - [`backward`]: a backward pass that returns errors; [`backward_handing_over`] gives gradients away as soon as they are made.
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
 //! - [`Dropout`]: Burn's, with a mask that is made in parallel and never kept.
 //! - [`Attention`]: exact, in memory that grows with the sequence and not with its square.
@@ -81,6 +81,7 @@ mod checks;
 mod description;
 mod dropout;
 mod error;
+mod hand_over;
 mod kept;
 mod kernel;
 mod matrix;
@@ -111,6 +112,7 @@ pub use checks::Checks;
 pub use description::{Description, Difference, StageDescription};
 pub use dropout::{Dropout, DropoutConfig};
 pub use error::Error;
+pub use hand_over::{Take, backward_handing_over};
 pub use kept::{KeptList, KeptRow, what_is_kept};
 pub use node::sweep;
 pub use places::Places;

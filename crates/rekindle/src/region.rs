@@ -431,9 +431,11 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             _ => return Err(Error::Untracked),
         };
         let at = std::cell::RefCell::new((0, String::new()));
+        let parameter_ids = parameters.iter().map(|parameters| parameters.ids.clone()).collect();
         let setup = Setup {
             stages: self.stages,
             before: self.before,
+            parameter_ids,
             parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
             input,
             device,
@@ -528,9 +530,11 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             stores.insert(name, Box::new(HostStore::new(limit)) as Box<dyn Store>);
         }
         let seed = seeds::next();
+        let parameter_ids = parameters.iter().map(|parameters| parameters.ids.clone()).collect();
         let setup = Setup {
             stages: self.stages,
             before: self.before,
+            parameter_ids,
             parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
             input,
             device: device.clone(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rekindle::peers::Peers;
-use rekindle_dist::{Collective, Reduction, TensorParallel};
+use rekindle_dist::{Collective, Reduction, TensorParallel, ZeroStage};
 
 use super::RankArguments;
 use crate::failure::Failure;
@@ -81,6 +81,11 @@ impl Grid {
     pub(super) fn peers(&self, how: Reduction) -> Option<Arc<dyn Peers>> {
         let peers = || TensorParallel::new(Arc::clone(&self.peers)).reduction(how).peers();
         (self.shape.peers > 1).then(peers)
+    }
+
+    /// Whether gradients are added up over replicas while the backward goes on.
+    pub(super) fn overlaps(&self, zero: ZeroStage) -> bool {
+        self.shape.replicas > 1 && self.shape.stages == 1 && zero != ZeroStage::Two
     }
 
     /// For a log.

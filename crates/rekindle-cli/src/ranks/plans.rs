@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use rekindle::{Bytes, Error, Places, Plan, Planned, Profile, Region, Staged};
-use rekindle_dist::{Collective, agree_on_plan};
+use rekindle_dist::{Collective, DataParallel, agree_on_plan};
 use rekindle_models::Trainable;
 use rekindle_plan::Nanos;
 use serde::{Deserialize, Serialize};
@@ -108,15 +108,13 @@ pub(super) fn decide<M: Trainable>(
         1 => (cut, Knowledge::default()),
         _ => measured_together(world, cut, strategy, model, batch)?,
     };
+    let held = match grid.overlaps(arguments.ranks.stage()) {
+        true => DataParallel::new(grid.same_stages.as_ref(), model)?.overlapping_bytes(),
+        false => Bytes::ZERO,
+    };
     let plan = || {
-        let planning = Planning {
-            margin: arguments.margin,
-            plain: None,
-            held: Bytes::ZERO,
-            cache: None,
-            places,
-            flag: "--budget ",
-        };
+        let planning =
+            Planning { margin: arguments.margin, plain: None, held, cache: None, places, flag: "--budget " };
         let ready = |strategy| planning::ready(strategy, model, cut, batch, &mut known.clone(), planning);
         let ready = match ready(strategy) {
             // Nobody asked for a quarter: a model that is too small for it takes what it needs.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use burn::optim::{Adam, GradientsParams};
 use burn::tensor::Device;
 use rekindle::training::LossScale;
-use rekindle::{Bytes, Carried, Staged, memory};
+use rekindle::{Bytes, Carried, Staged, Take, memory};
 use rekindle_dist::pipeline::{Made, train_step};
-use rekindle_dist::{Collective, Layout, Mpi, Partitioned, Reduction, Zero};
+use rekindle_dist::{Collective, Layout, Mpi, Overlap, Partitioned, Reduction, Zero};
 use rekindle_models::Trainable;
 use rekindle_plan::Action;
 
@@ -20,7 +20,7 @@ use super::state::Whole;
 use super::summary::RankSummary;
 use crate::cut::Cut;
 use crate::failure::Failure;
-use crate::measure::{self, Recipe, build, part_seed, step};
+use crate::measure::{self, Recipe, build, part_seed, step, step_handing_over};
 use crate::models::Kind;
 use crate::size::Size;
 use crate::strategy::Ready;
@@ -81,10 +81,23 @@ impl<M: Trainable> Run<'_, M> {
         let before = memory::live().unwrap_or_default();
         memory::reset_peak();
         let began = Instant::now();
-        let Computed { loss, gradients, computing } = self.gradients(batch, seed)?;
+        let examples = batch.examples() as u64;
+        let overlap = match self.overlaps() {
+            true => Some(self.optimizer.parallel().overlap(examples)?),
+            false => None,
+        };
+        let take = overlap.as_ref().map(Overlap::take);
+        let Computed { loss, gradients, computing } = self.gradients(batch, seed, take)?;
         let took = began.elapsed();
         let peak = memory::peak().unwrap_or_default().saturating_sub(before);
-        self.model = self.optimizer.step(rate, self.model, gradients, batch.examples() as u64)?;
+        self.model = match overlap {
+            Some(overlap) => {
+                let sum = overlap.finish(self.optimizer.parallel(), &self.model, &gradients)?;
+                drop(gradients);
+                self.optimizer.step_with(rate, self.model, sum)?
+            }
+            None => self.optimizer.step(rate, self.model, gradients, examples)?,
+        };
         self.taken.note(peak, computing, took);
         // All parts of the last layers have made the same loss.
         let share = vec![
@@ -94,14 +107,22 @@ impl<M: Trainable> Run<'_, M> {
         Ok((self, Stepped { loss, peak, computing, took: began.elapsed() }))
     }
 
-    fn gradients(&mut self, batch: &measure::Parts<M::Batch>, seed: u64) -> Result<Computed, Failure> {
+    fn gradients(
+        &mut self,
+        batch: &measure::Parts<M::Batch>,
+        seed: u64,
+        take: Option<Take>,
+    ) -> Result<Computed, Failure> {
         let (model, grid) = (&self.model, self.grid);
         let first_part = grid.replica * self.size.micro_batches;
         match &mut self.way {
             Way::All(ready) => {
                 let began = Instant::now();
                 let recipe = Recipe { seed, first_part, scale: LossScale::none().scale(), clip: None };
-                let done = step(model, batch, ready, recipe)?;
+                let done = match take {
+                    Some(take) => step_handing_over(model, batch, ready, recipe, take)?,
+                    None => step(model, batch, ready, recipe)?,
+                };
                 let loss = Some(done.loss.into_scalar::<f32>());
                 Ok(Computed { loss, gradients: done.gradients, computing: began.elapsed() })
             }
@@ -170,9 +191,14 @@ impl<M: Trainable> Run<'_, M> {
         Ok(())
     }
 
-    /// What this rank has to say in the end. Beside `summed`, the sum of gradients of several micro-batches, it has a plan.
+    /// What this rank has to say in the end. Beside `summed`, the sum of gradients of several micro-batches, it has a plan, which
+    /// leaves room for sums that are under way.
     pub(super) fn summary(&self, summed: Bytes) -> RankSummary {
-        let with_sum = |bytes: Bytes| Bytes::new(bytes.get() + summed.get());
+        let under_way = match self.overlaps() {
+            true => self.optimizer.parallel().overlapping_bytes(),
+            false => Bytes::ZERO,
+        };
+        let with_sum = |bytes: Bytes| Bytes::new(bytes.get() + summed.get() + under_way.get());
         let (in_flight, predicted_bytes, budget_bytes) = match &self.way {
             Way::Some(section) => (section.in_flight, Some(section.predicted), section.budget),
             Way::All(Ready::Planned(planned, _)) => {
@@ -202,6 +228,12 @@ impl<M: Trainable> Run<'_, M> {
 }
 
 impl<M> Run<'_, M> {
+    /// Whether gradients are added up while the backward goes on. A pipeline's ranks have other things to say to each other then, and
+    /// ZeRO 2 adds up each rank's part of all gradients at once.
+    fn overlaps(&self) -> bool {
+        self.grid.overlaps(self.optimizer.stage())
+    }
+
     /// How many boundaries the plan keeps in parts.
     fn partitioned(&self) -> usize {
         let Way::All(Ready::Planned(planned, _)) = &self.way else { return 0 };

@@ -91,7 +91,7 @@ impl RankArguments {
     }
 
     /// What is shared out.
-    fn stage(&self) -> ZeroStage {
+    pub(super) fn stage(&self) -> ZeroStage {
         match self.zero {
             None | Some(0) => ZeroStage::Off,
             Some(1) => ZeroStage::One,

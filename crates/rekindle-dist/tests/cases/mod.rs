@@ -3,6 +3,7 @@
 mod collectives;
 mod faults;
 mod model;
+mod overlapped;
 mod partitioned;
 mod pipelined;
 mod replicated;
@@ -52,6 +53,9 @@ pub(crate) const CASES: &[Case] = &[
     well("zero_2_is_one_process_bit_for_bit", replicated::zero_2),
     well("a_run_goes_on_from_what_it_knew_with_other_parts_and_other_ranks", replicated::restart),
     well("an_optimizer_has_its_part_of_the_state_alone", replicated::memory_of_zero),
+    well("sums_that_are_under_way_while_the_backward_goes_on_have_the_same_bits", overlapped::one_process),
+    well("a_gradient_that_comes_in_parts_is_not_added_up_too_early", overlapped::in_parts),
+    well("sums_under_way_take_as_much_memory_as_is_said", overlapped::memory_under_way),
     well("a_pipeline_is_one_process_bit_for_bit", pipelined::one_process),
     well("data_parallel_pipelines_with_and_without_zero_are_one_process", pipelined::replicated),
     well("a_pipeline_holds_as_many_micro_batches_as_is_said", pipelined::memory_in_flight),

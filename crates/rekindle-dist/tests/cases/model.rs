@@ -22,13 +22,18 @@ pub(crate) fn device() -> Device {
 
 /// As many blocks, the same on every rank.
 pub(crate) fn blocks(count: usize) -> Vec<Block> {
+    wide_blocks(count, WIDTH)
+}
+
+/// The same of another width.
+pub(crate) fn wide_blocks(count: usize, width: usize) -> Vec<Block> {
     let device = device();
     device.seed(11);
     let blocks: Vec<Block> = (0..count)
         .map(|_| Block {
-            norm: LayerNormConfig::new(WIDTH).init(&device),
-            up: LinearConfig::new(WIDTH, 2 * WIDTH).init(&device),
-            down: LinearConfig::new(2 * WIDTH, WIDTH).init(&device),
+            norm: LayerNormConfig::new(width).init(&device),
+            up: LinearConfig::new(width, 2 * width).init(&device),
+            down: LinearConfig::new(2 * width, width).init(&device),
             dropout: DropoutConfig::new(0.2).init(),
         })
         .collect();

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::backend::AutodiffBackend;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::Device;
+use burn::backend::{AutodiffBackend, TensorMetadata};
+use burn::module::ParamId;
+use burn::tensor::{Device, Shape, Tensor};
 use rekindle_plan::{Bytes, Name, Stage};
 use rekindle_run::{Engine, Parcel, Row};
 
@@ -21,7 +22,7 @@ use super::{BALANCED, GraphBackend, TapeStrategy, Tracked, sweep_when};
 use crate::boundary::Parts;
 use crate::checks::{Checks, Observation, Record};
 use crate::stage::{AnyStage, Mode};
-use crate::{Error, memory, seeds, tail};
+use crate::{Error, hand_over, memory, seeds, tail};
 
 /// Carries a gradient out of a nested graph.
 type Port<B> = Arc<Mutex<Option<FloatTensor<B>>>>;
@@ -111,6 +112,8 @@ pub(super) struct BurnEngine<B: GraphBackend> {
     pub(super) travel: Travel<B>,
     /// What has been added up for each outer parameter so far, by this backward pass.
     pub(super) parameter_gradients: HashMap<NodeId, FloatTensor<B>>,
+    /// The stage whose backward is the last to add to a parameter that is a leaf, and which parameter that is.
+    pub(super) done_with: HashMap<NodeId, (usize, ParamId)>,
     /// What the outer graph has added up for each part of the region's input so far.
     pub(super) carried: PartGradients<B>,
 }
@@ -367,6 +370,7 @@ impl<B: GraphBackend> BurnEngine<B> {
             self.parameters[stage.index()].iter().copied().zip(std::mem::take(&mut tape.leaves))
         });
         let leaves: Vec<(NodeId, Tracked<B>)> = leaves.collect();
+        let stages: Vec<Stage> = tapes.iter().map(|(stage, _)| *stage).collect();
         let outputs =
             tapes.first_mut().map(|(_, tape)| std::mem::take(&mut tape.outputs)).unwrap_or_default();
         let inputs = tapes.pop().map(|(_, tape)| tape.inputs).unwrap_or_default();
@@ -393,7 +397,7 @@ impl<B: GraphBackend> BurnEngine<B> {
             if let Some(tie) = join::<B>(tokens, &value) {
                 let root = node(Start, tie.node(), start, value);
                 drop(tie);
-                let mut nested = Autodiff::<B>::backward(root);
+                let mut nested = hand_over::nested(|| Autodiff::<B>::backward(root));
                 for (id, leaf) in &leaves {
                     if let Some(gradient) = leaf.grad_remove(&mut nested) {
                         add::<B>(&mut self.parameter_gradients, *id, gradient);
@@ -401,11 +405,33 @@ impl<B: GraphBackend> BurnEngine<B> {
                 }
             }
         }
+        for stage in stages {
+            self.hand_over(stage);
+        }
         let gradients = inputs.into_iter().zip(carried).map(|(input, carried)| {
             let port = input.and_then(|(_, port)| port.lock().unwrap_or_else(PoisonError::into_inner).take());
             port.or(carried)
         });
         gradients.collect()
+    }
+
+    /// Hands over the gradients that no stage is left to add to, if somebody wants them.
+    fn hand_over(&mut self, stage: Stage) {
+        if !hand_over::is_wanted() {
+            return;
+        }
+        for id in &self.parameters[stage.index()] {
+            let Some((last, parameter)) = self.done_with.get(id) else { continue };
+            if *last != stage.index() {
+                continue;
+            }
+            if let Some(gradient) = self.parameter_gradients.remove(id) {
+                let length = gradient.shape().num_elements();
+                let flat = B::float_reshape(gradient, Shape::new([length]));
+                let flat = AnyTensor::from_tracked::<B>(Autodiff::<B>::from_inner(flat), self.strategy);
+                hand_over::give(*parameter, Tensor::from_dispatch(flat.0).without_autodiff());
+            }
+        }
     }
 }
 

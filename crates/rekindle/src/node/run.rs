@@ -3,9 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::ops::NodeGuard;
+use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::{AutodiffBackend, DispatchTensorKind, TensorMetadata};
+use burn::module::ParamId;
 use burn::tensor::Device;
 use rekindle_plan::{Schedule, Stage};
 use rekindle_run::{Executor, Kept, MeasureError, Measurement, Measuring, Row, Stores};
@@ -43,6 +44,8 @@ pub(crate) struct Setup {
     pub(crate) before: Vec<bool>,
     /// The tracked parameters of each stage.
     pub(crate) parameters: Vec<Vec<AnyTensor>>,
+    /// Which parameters these are.
+    pub(crate) parameter_ids: Vec<Vec<ParamId>>,
     pub(crate) input: Parts,
     pub(crate) device: Device,
     pub(crate) seed: u64,
@@ -212,9 +215,10 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
     }
     let mut parameters: Vec<OuterParameter<B>> = Vec::new();
     let mut ids = Vec::with_capacity(setup.parameters.len());
-    for (index, tensors) in setup.parameters.into_iter().enumerate() {
+    let mut done_with: HashMap<NodeId, (usize, ParamId)> = HashMap::new();
+    for (index, (tensors, param_ids)) in setup.parameters.into_iter().zip(setup.parameter_ids).enumerate() {
         let mut of_stage = Vec::with_capacity(tensors.len());
-        for tensor in tensors {
+        for (tensor, param_id) in tensors.into_iter().zip(param_ids) {
             let is_leaf = tensor.is_leaf();
             let found = tensor.clone();
             let tensor = tensor.into_tracked::<B>();
@@ -226,6 +230,10 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
                 });
             }
             of_stage.push(tensor.id());
+            if is_leaf {
+                // The first stage that has it is the last to go back.
+                done_with.entry(tensor.id()).or_insert((index, param_id));
+            }
             parameters.push(OuterParameter { tensor, is_leaf });
         }
         ids.push(of_stage);
@@ -257,6 +265,7 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
         draws: seeds::Draws::new(setup.seed, continues, setup.before.len()),
         record: Record::new(setup.checks),
         parameter_gradients: HashMap::new(),
+        done_with,
         carried: parts.iter().map(|_| None).collect(),
     };
     let input = OnDevice { parts, structure: setup.input.structure.into() };
@@ -354,7 +363,7 @@ mod tests {
 
     use burn::backend::Flex;
     use burn::backend::distributed::DistributedParamId;
-    use burn::module::{Module, Param, ParamId};
+    use burn::module::{Module, Param};
     use burn::tensor::Tensor;
 
     use super::*;

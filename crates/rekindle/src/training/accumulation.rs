@@ -1,10 +1,14 @@
 //! Gradients of micro-batches, added up.
 
-use burn::module::Module;
-use burn::optim::{GradientsAccumulator, GradientsParams};
-use burn::tensor::Tensor;
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
 
-use crate::{Error, backward};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::optim::{GradientsAccumulator, GradientsParams};
+use burn::tensor::{Gradients, Tensor};
+
+use crate::{Error, Take, backward, backward_handing_over};
 
 /// The gradients of several losses, added up one after the other: a batch in parts, each of which takes the memory of its
 /// part alone.
@@ -49,6 +53,42 @@ impl Accumulation {
     /// # Errors
     /// When the share is not a number above 0, or the backward fails.
     pub fn add<M: Module>(&mut self, model: &M, loss: Tensor<1>, share: f64) -> Result<(), Error> {
+        self.add_by(model, loss, share, backward)
+    }
+
+    /// The same for the last part: hands over the sum of each gradient as soon as it is complete, as
+    /// [`backward_handing_over`] does. These are not among the gradients in the end.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn add_handing_over<M: Module>(
+        &mut self,
+        model: &M,
+        loss: Tensor<1>,
+        share: f64,
+        mut take: Take,
+    ) -> Result<(), Error> {
+        let sums = Rc::new(RefCell::new(Flat::of(model, self.gradients.take())));
+        let left = Rc::clone(&sums);
+        let take: Take = Box::new(move |id, gradient| {
+            let sum = left.borrow_mut().0.remove(&id);
+            take(id, sum.map_or_else(|| gradient.clone(), |sum| gradient.clone() + sum));
+        });
+        let run = |loss: &Tensor<1>| backward_handing_over(loss, take);
+        self.add_by(model, loss, share, run)?;
+        // What was not handed over is added up as ever.
+        let gradients = self.gradients.take().unwrap_or_default();
+        self.gradients = Some(sums.take().added_to(model, gradients));
+        Ok(())
+    }
+
+    fn add_by<M: Module>(
+        &mut self,
+        model: &M,
+        loss: Tensor<1>,
+        share: f64,
+        backward: impl FnOnce(&Tensor<1>) -> Result<Gradients, Error>,
+    ) -> Result<(), Error> {
         if !(share.is_finite() && share > 0.0) {
             return Err(Error::Share { found: share });
         }
@@ -80,5 +120,45 @@ impl Accumulation {
             (Some(loss), Some(gradients)) => Ok(Accumulated { loss, gradients }),
             _ => Err(Error::NothingAccumulated),
         }
+    }
+}
+
+/// Gradients by their parameters, all of their values in a row.
+#[derive(Default)]
+struct Flat(HashMap<ParamId, Tensor<1>>);
+
+impl Flat {
+    fn of<M: Module>(model: &M, gradients: Option<GradientsParams>) -> Self {
+        struct Flatten(GradientsParams, HashMap<ParamId, Tensor<1>>);
+        impl ModuleVisitor for Flatten {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                if let Some(gradient) = self.0.remove::<D>(param.id) {
+                    let length = gradient.shape().num_elements();
+                    self.1.insert(param.id, gradient.reshape([length]));
+                }
+            }
+        }
+        let mut flatten = Flatten(gradients.unwrap_or_default(), HashMap::new());
+        model.visit(&mut flatten);
+        Self(flatten.1)
+    }
+
+    /// `gradients`, with what is here added to them.
+    fn added_to<M: Module>(self, model: &M, gradients: GradientsParams) -> GradientsParams {
+        struct Add(HashMap<ParamId, Tensor<1>>, GradientsParams);
+        impl ModuleVisitor for Add {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let Some(sum) = self.0.remove(&param.id) else { return };
+                let sum = sum.reshape(param.val().shape());
+                let both = match self.1.remove::<D>(param.id) {
+                    Some(gradient) => gradient + sum,
+                    None => sum,
+                };
+                self.1.register(param.id, both);
+            }
+        }
+        let mut add = Add(self.0, gradients);
+        model.visit(&mut add);
+        add.1
     }
 }

@@ -14,6 +14,7 @@ mod common;
 mod derived;
 mod dropout;
 mod errors;
+mod handed_over;
 mod identity;
 mod nesting;
 mod nn;

@@ -1,0 +1,185 @@
+//! Gradients that are added up over ranks while the backward goes on.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use burn::module::{Module, ParamId};
+use burn::optim::GradientsParams;
+use burn::tensor::Tensor;
+use rekindle::{Bytes, Take};
+
+use crate::data_parallel::DataParallel;
+use crate::{Collective, DistError, Pending, Reduction};
+
+/// The sums of a step's gradients, under way: see [`DataParallel::overlap`].
+///
+/// Parameters are taken in the order in which stages go back, which is the same on all ranks whatever their plans, and reduced in
+/// buckets.
+pub struct Overlap {
+    inside: Rc<RefCell<Inside>>,
+}
+
+impl std::fmt::Debug for Overlap {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let started = self.inside.borrow().started.len();
+        formatter.debug_struct("Overlap").field("started", &started).finish_non_exhaustive()
+    }
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Overlapped {
+    /// The mean over all ranks' examples, in the order of the model's fields.
+    pub sum: Vec<f32>,
+    /// How long this rank waited for sums after its backward.
+    pub waited: Duration,
+    /// How many sums were under way before the backward ended.
+    pub early: usize,
+}
+
+struct Inside {
+    ranks: Arc<dyn Collective>,
+    reduction: Reduction,
+    /// What this rank's gradients count for.
+    weight: f32,
+    /// How many values a bucket holds.
+    most: usize,
+    /// Where each parameter lies in the sum, and how many values it has.
+    places: HashMap<ParamId, (usize, usize)>,
+    /// What the next bucket has so far.
+    filling: Bucket,
+    started: Vec<(Vec<(usize, usize)>, Pending<Vec<f32>>)>,
+    error: Option<DistError>,
+}
+
+#[derive(Default)]
+struct Bucket {
+    values: Vec<f32>,
+    /// Where they go.
+    places: Vec<(usize, usize)>,
+}
+
+impl Inside {
+    fn take(&mut self, id: ParamId, gradient: Tensor<1>) {
+        let Some(place) = self.places.remove(&id) else {
+            // It is handed over in parts, or is none of the model's: what is not known to be complete is not added up.
+            self.error.get_or_insert(DistError::HandedOverTwice);
+            return;
+        };
+        let found = format!("{:?}", gradient.dtype());
+        match gradient.into_data().try_to_vec::<f32>() {
+            Ok(values) if values.len() == place.1 => self.fill(place.0, &values),
+            Ok(values) => {
+                let error = DistError::Length { found: values.len(), expected: place.1 };
+                self.error.get_or_insert(error);
+            }
+            Err(_) => {
+                self.error.get_or_insert(DistError::Type { parameter: 1, found });
+            }
+        }
+    }
+
+    /// Puts values that lie at `start` into buckets, and has those that are full added up. Buckets are of one size, so that what is
+    /// under way takes no more memory with a large parameter than with small ones.
+    fn fill(&mut self, mut start: usize, mut values: &[f32]) {
+        while !values.is_empty() {
+            let Bucket { values: filled, places } = &mut self.filling;
+            filled.reserve_exact(self.most - filled.len());
+            let (own, rest) = values.split_at(values.len().min(self.most - filled.len()));
+            filled.extend(own.iter().map(|value| value * self.weight));
+            places.push((start, own.len()));
+            start += own.len();
+            values = rest;
+            if filled.len() == self.most {
+                self.start();
+            }
+        }
+    }
+
+    /// Has the bucket added up.
+    fn start(&mut self) {
+        let Bucket { values, places } = std::mem::take(&mut self.filling);
+        if !places.is_empty() {
+            self.started.push((places, self.ranks.start_all_reduce(values, self.reduction)));
+        }
+    }
+}
+
+impl Overlap {
+    pub(crate) fn new(parallel: &DataParallel<'_>, weight: f32, bucket: Bytes) -> Self {
+        let mut start = 0;
+        let places = parallel.layout().parameters().map(|(id, length)| {
+            let place = (start, length);
+            start += length;
+            (id, place)
+        });
+        let inside = Inside {
+            ranks: parallel.ranks().shared(),
+            reduction: parallel.how(),
+            weight,
+            most: usize::try_from(bucket.get() / 4).unwrap_or(usize::MAX).max(1),
+            places: places.collect(),
+            filling: Bucket::default(),
+            started: Vec::new(),
+            error: None,
+        };
+        Self { inside: Rc::new(RefCell::new(inside)) }
+    }
+
+    /// What takes gradients from a backward: [`rekindle::backward_handing_over`] or
+    /// [`Accumulation::add_handing_over`](rekindle::training::Accumulation::add_handing_over).
+    pub fn take(&self) -> Take {
+        let inside = Rc::clone(&self.inside);
+        Box::new(move |id, gradient| inside.borrow_mut().take(id, gradient))
+    }
+
+    /// Waits for all sums, after the backward. `gradients` are those that were not handed over.
+    ///
+    /// # Errors
+    /// When a parameter's gradient came in parts, so that what was added up is not all of it, or ranks are not in step.
+    pub fn finish(
+        self,
+        parallel: &DataParallel<'_>,
+        model: &impl Module,
+        gradients: &GradientsParams,
+    ) -> Result<Overlapped, DistError> {
+        let began = Instant::now();
+        let mut inside = self.inside.borrow_mut();
+        let early = inside.started.len();
+        // All of what is left, zeros where it was taken.
+        let left = parallel.layout().gradients(model, gradients)?;
+        let mut rest: Vec<(usize, usize)> = inside.places.values().copied().collect();
+        rest.sort_unstable();
+        let is_left =
+            |(start, length): &(usize, usize)| left[*start..][..*length].iter().any(|value| *value != 0.0);
+        let mut again = false;
+        for (places, _) in &inside.started {
+            again |= places.iter().any(is_left);
+        }
+        again |= inside.filling.places.iter().any(is_left);
+        if again {
+            inside.error.get_or_insert(DistError::HandedOverTwice);
+        }
+        for (start, length) in rest {
+            inside.fill(start, &left[start..][..length]);
+        }
+        inside.start();
+        let mut sum = left;
+        for (places, pending) in std::mem::take(&mut inside.started) {
+            let values = pending.wait()?;
+            let mut from = 0;
+            for (start, length) in places {
+                sum[start..][..length].copy_from_slice(&values[from..][..length]);
+                from += length;
+            }
+        }
+        match inside.error.take() {
+            Some(error) => Err(error),
+            None => Ok(Overlapped { sum, waited: began.elapsed(), early }),
+        }
+    }
+}
