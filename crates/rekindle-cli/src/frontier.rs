@@ -21,8 +21,14 @@ struct Found<'a> {
     smallest_budget_bytes: Bytes,
     store_all_bytes: Bytes,
     fastest_ns: Nanos,
+    /// False when the time limit left something out.
+    complete: bool,
     points: Vec<Point>,
 }
+
+/// What is said of a frontier that the time limit ended.
+const INCOMPLETE: &str =
+    " time was up: there may be faster plans, and plans in less memory (--time-limit gives it more)";
 
 #[derive(Serialize)]
 struct Point {
@@ -64,6 +70,7 @@ fn result<'a>(profile: &'a Profile, frontier: &Frontier) -> Found<'a> {
         smallest_budget_bytes: end(points.first()),
         store_all_bytes: end(points.last()),
         fastest_ns: profile.lower_bound(),
+        complete: frontier.is_complete(),
         points: points
             .iter()
             .map(|point| Point {
@@ -99,9 +106,12 @@ fn show(profile: &Profile, frontier: &Frontier) -> Result<(), Failure> {
         ]
     });
     report::show(&report::table(["budget", "bytes", "step", "over store-all", "gap"], rows))?;
-    match points.len() - shown {
-        0 => Ok(()),
-        more => report::show(&format!(" and {more} more points (--json lists all)")),
+    if let more @ 1.. = points.len() - shown {
+        report::show(&format!(" and {more} more points (--json lists all)"))?;
+    }
+    match frontier.is_complete() {
+        true => Ok(()),
+        false => report::show(INCOMPLETE),
     }
 }
 

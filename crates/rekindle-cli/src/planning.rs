@@ -7,6 +7,7 @@ use rekindle::{
     Budget, Bytes, Measuring, Nanos, Places, Planned, Planner, Policy, PolicyError, Profile, Staged,
 };
 use rekindle_models::Trainable;
+use rekindle_plan::Predicted;
 
 use crate::amount::Fraction;
 use crate::cut::{Cut, CutModel, Cutting};
@@ -90,6 +91,16 @@ pub(crate) struct Planning<'a> {
 /// a graph, and there are more graphs. docs/measuring.md has the runs this was chosen from, on one model and one machine.
 const WORTH_CUTTING: f64 = 0.1;
 
+/// What plans of several cuts are compared by: their peaks where the smallest is asked for, otherwise their times, of parts with what
+/// they [have to save](WORTH_CUTTING).
+fn cost_of(predicted: &Predicted, cut: Cut, smallest: bool) -> f64 {
+    let hidden = if cut == Cut::Parts { WORTH_CUTTING } else { 0.0 };
+    match smallest {
+        true => predicted.peak_bytes.get() as f64,
+        false => predicted.step_ns.get() as f64 + hidden * predicted.lower_bound_ns.get() as f64,
+    }
+}
+
 /// Makes a strategy ready, measuring the model when a plan is asked for and `known` says nothing yet.
 ///
 /// Of several cuts the one whose plan is the faster is taken, and parts of blocks only if they are [worth it](WORTH_CUTTING).
@@ -146,14 +157,7 @@ pub(crate) fn ready<M: Trainable>(
         match plan(budget, cut.of(model), batch, known.of(cut).as_ref(), planning) {
             Ok(planned) => {
                 let cost = |planned: &Planned, cut: Cut| {
-                    let predicted = &planned.plan().predicted;
-                    let hidden = if cut == Cut::Parts { WORTH_CUTTING } else { 0.0 };
-                    match target.is_smallest() {
-                        true => predicted.peak_bytes.get() as f64,
-                        false => {
-                            predicted.step_ns.get() as f64 + hidden * predicted.lower_bound_ns.get() as f64
-                        }
-                    }
+                    cost_of(&planned.plan().predicted, cut, target.is_smallest())
                 };
                 if best.as_ref().is_none_or(|(best, of)| cost(&planned, cut) < cost(best, *of)) {
                     best = Some((planned, cut));
@@ -355,4 +359,44 @@ pub(crate) fn refused(error: rekindle::Error) -> Failure {
         _ => "`rekindle train --help` shows what can be asked for".to_owned(),
     };
     Failure::request(error, hint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn predicted(step: u64, peak: u64) -> Predicted {
+        // Nothing can beat 1,000 ns, of which a tenth is 100.
+        let lower_bound_ns = Nanos::new(1_000);
+        Predicted {
+            step_ns: Nanos::new(step),
+            peak_bytes: Bytes::new(peak),
+            lower_bound_ns,
+            ..Predicted::default()
+        }
+    }
+
+    /// Whether parts are taken where blocks have a plan, too: blocks are looked at first, and stay unless parts cost less.
+    fn parts_are_taken(parts: Predicted, blocks: Predicted, smallest: bool) -> bool {
+        cost_of(&parts, Cut::Parts, smallest) < cost_of(&blocks, Cut::Blocks, smallest)
+    }
+
+    #[test]
+    fn parts_are_taken_only_where_they_save_more_than_a_tenth_of_a_step() {
+        let blocks = predicted(1_300, 50);
+        assert!(!parts_are_taken(predicted(1_300, 50), blocks, false));
+        // Faster, but not by enough.
+        assert!(!parts_are_taken(predicted(1_250, 50), blocks, false));
+        assert!(!parts_are_taken(predicted(1_200, 50), blocks, false));
+        assert!(parts_are_taken(predicted(1_199, 50), blocks, false));
+        // How little memory they take is not asked: both fit.
+        assert!(!parts_are_taken(predicted(1_250, 10), blocks, false));
+    }
+
+    #[test]
+    fn where_the_smallest_budget_is_asked_for_only_the_peak_counts() {
+        let blocks = predicted(1_300, 50);
+        assert!(parts_are_taken(predicted(9_000, 49), blocks, true));
+        assert!(!parts_are_taken(predicted(1_000, 50), blocks, true));
+    }
 }

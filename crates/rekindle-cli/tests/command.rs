@@ -436,6 +436,7 @@ fn frontier_draws_a_picture_and_lists_every_point() {
     let points = found["points"].as_array().unwrap();
     assert_eq!(points[0]["budget_bytes"], found["smallest_budget_bytes"]);
     assert_eq!(points[points.len() - 1]["step_ns"], found["fastest_ns"]);
+    assert_eq!(found["complete"], true);
     for pair in points.windows(2) {
         assert!(pair[0]["budget_bytes"].as_u64() < pair[1]["budget_bytes"].as_u64());
         assert!(pair[0]["step_ns"].as_u64() > pair[1]["step_ns"].as_u64());

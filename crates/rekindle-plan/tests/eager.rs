@@ -5,7 +5,7 @@ mod chains;
 
 use std::fmt::Write as _;
 
-use chains::{any_pinned_profile, any_profile, uniform};
+use chains::{any_pinned_profile, any_profile, text, uniform};
 use insta::assert_snapshot;
 use proptest::prelude::*;
 use rekindle_plan::solvers::eager;
@@ -35,9 +35,7 @@ fn store_all_peak(profile: &Profile) -> u64 {
 }
 
 fn schedule(profile: &Profile, budget: u64) -> String {
-    let actions = solve(profile, budget).unwrap().actions;
-    let lines: Vec<String> = actions.iter().map(ToString::to_string).collect();
-    lines.join("\n")
+    text(&solve(profile, budget).unwrap().actions)
 }
 
 #[test]

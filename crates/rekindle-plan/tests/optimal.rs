@@ -7,7 +7,7 @@ mod exhaustive;
 #[path = "../examples/random_chain/mod.rs"]
 mod random_chain;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use chains::{any_stage, name, passing, uniform};
 use exhaustive::{every_plan, with_keeps};
@@ -49,6 +49,7 @@ fn check_against_exhaustive(profile: &Profile) {
     let frontier = optimal::frontier(profile, &Request::default()).unwrap();
     let found: Vec<_> = frontier.points().iter().map(|point| (point.budget_bytes, point.step_ns)).collect();
     assert_eq!(found, expected);
+    assert!(frontier.is_complete());
     let (smallest, _) = expected[0];
     assert_eq!(optimal::smallest_budget(profile), Ok(smallest));
     for (budget, time) in &expected {
@@ -317,4 +318,47 @@ fn chains_in_groups_are_not_slower_than_revolve_and_not_refused_where_it_has_a_p
     }
     assert!(frontier.points()[0].budget_bytes < Bytes::mebibytes(40));
     frontier.plan(&long, frontier.points()[0].budget_bytes).unwrap();
+}
+
+/// Each room of a very long chain was solved anew, for as long as that took: 58 s where 2 s were asked for.
+#[test]
+fn the_frontier_of_a_hundred_thousand_stages_keeps_its_time_limit_and_says_that_it_is_not_complete() {
+    let long = uniform(100_000, 1 << 18, 33 << 18);
+    let request = Request { time_limit: Duration::from_secs(4), ..Request::default() };
+    let start = Instant::now();
+    let frontier = optimal::frontier(&long, &request).unwrap();
+    let took = start.elapsed();
+    assert!(took < request.time_limit.mul_f64(1.5), "{took:?}");
+    assert!(!frontier.is_complete());
+    let points = frontier.points();
+    // Not only the plan that keeps everything, which takes no time to find.
+    assert!(points.len() > 20, "{}", points.len());
+    assert_eq!(points[points.len() - 1].step_ns, long.lower_bound());
+    for pair in points.windows(2) {
+        assert!(pair[0].budget_bytes < pair[1].budget_bytes && pair[0].step_ns > pair[1].step_ns);
+        assert!(pair[0].lower_bound_ns <= pair[0].step_ns);
+    }
+    for point in [&points[0], &points[points.len() / 2]] {
+        let plan = frontier.plan(&long, point.budget_bytes).unwrap();
+        check_plan(&long, &plan, point.budget_bytes);
+        assert!(plan.predicted.step_ns <= point.step_ns);
+    }
+}
+
+#[test]
+fn a_frontier_in_groups_is_complete_when_there_is_time_and_every_point_has_its_plan() {
+    let long = uniform(2_001, 1 << 18, 33 << 18);
+    let within = |seconds| Request { time_limit: Duration::from_secs(seconds), ..Request::default() };
+    // A first look is had in no time, and it is known to be one.
+    let hasty = optimal::frontier(&long, &within(0)).unwrap();
+    assert!(!hasty.is_complete() && hasty.points().len() > 1);
+    let frontier = optimal::frontier(&long, &within(300)).unwrap();
+    assert!(frontier.is_complete());
+    assert!(frontier.points().len() > hasty.points().len());
+    assert!(frontier.points()[0].budget_bytes < hasty.points()[0].budget_bytes);
+    for point in frontier.points() {
+        let plan = frontier.plan(&long, point.budget_bytes).unwrap();
+        check_plan(&long, &plan, point.budget_bytes);
+        assert!(plan.predicted.step_ns <= point.step_ns, "at {}", point.budget_bytes);
+    }
 }

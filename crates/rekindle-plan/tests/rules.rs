@@ -3,7 +3,7 @@
 
 mod chains;
 
-use chains::{any_profile, any_rule, uniform};
+use chains::{any_profile, any_rule, text, uniform};
 use insta::assert_snapshot;
 use proptest::prelude::*;
 use rekindle_plan::rules::MOST_ACTIONS;
@@ -13,9 +13,7 @@ use rekindle_plan::{
 
 fn schedule(rule: &str, stages: usize) -> String {
     let rule: Rule = rule.parse().unwrap();
-    let actions = rule.actions(stages).unwrap();
-    let lines: Vec<String> = actions.iter().map(ToString::to_string).collect();
-    lines.join("\n")
+    text(&rule.actions(stages).unwrap())
 }
 
 #[test]

@@ -266,6 +266,17 @@ struct Table {
     count: usize,
 }
 
+/// Stages that run without tapes up to `cut`, so that what follows is done first.
+struct Sweep {
+    cut: usize,
+    /// How long they run.
+    run: u64,
+    /// The slots of what crosses the cut.
+    crossing: usize,
+    /// The slots it takes at least.
+    least: usize,
+}
+
 impl Table {
     fn new(chain: &Chain, budget: u64, until: Instant) -> Option<Self> {
         let count = chain.len();
@@ -318,6 +329,20 @@ impl Table {
         self.slots_of(forward.max(segment.gradient_peak.saturating_add(segment.tape)))
     }
 
+    /// The sweeps from `first` that there are slots for, the shortest first.
+    fn sweeps(&self, chain: &Chain, first: usize, last: usize, slots: usize) -> impl Iterator<Item = Sweep> {
+        let (mut run, mut peak) = (0, 0);
+        let sweeps = (first + 1..=last).map(move |cut| {
+            run += self.times(chain, cut - 1).0;
+            let came_in = if cut - 1 > first { chain.crossing[first][cut - 2] } else { 0 };
+            peak = peak.max(came_in.saturating_add(chain.segments[cut - 1].untaped_peak));
+            let crossing = self.slots_of(chain.crossing[first][cut - 1]);
+            let least = self.slots_of(peak.saturating_add(chain.segments[last].gradients)).max(crossing);
+            Sweep { cut, run, crossing, least }
+        });
+        sweeps.filter(move |sweep| sweep.least <= slots)
+    }
+
     fn row(&self, chain: &Chain, first: usize, last: usize) -> Vec<u64> {
         let mut row = vec![NEVER; self.slots + 1];
         let (forward, backward) = self.times(chain, first);
@@ -333,17 +358,7 @@ impl Table {
         for (slots, time) in row.iter_mut().enumerate().skip(taped.max(tape)) {
             *time = forward + backward + rest[slots - tape];
         }
-        let (mut run, mut peak) = (0, 0);
-        for cut in first + 1..=last {
-            let before = &chain.segments[cut - 1];
-            run += self.times(chain, cut - 1).0;
-            let came_in = if cut - 1 > first { chain.crossing[first][cut - 2] } else { 0 };
-            peak = peak.max(came_in.saturating_add(before.untaped_peak));
-            let crossing = self.slots_of(chain.crossing[first][cut - 1]);
-            let least = self.slots_of(peak.saturating_add(chain.segments[last].gradients)).max(crossing);
-            if least > self.slots {
-                continue;
-            }
+        for Sweep { cut, run, crossing, least } in self.sweeps(chain, first, last, self.slots) {
             let later = &self.rows[cut * self.count + last][least - crossing..=self.slots - crossing];
             let earlier = &self.rows[first * self.count + cut - 1][least..];
             for ((time, later), earlier) in row[least..].iter_mut().zip(later).zip(earlier) {
@@ -386,17 +401,7 @@ impl Table {
                 return Some(());
             }
         }
-        let (mut run, mut peak) = (0, 0);
-        for cut in first + 1..=last {
-            let before = &chain.segments[cut - 1];
-            run += self.times(chain, cut - 1).0;
-            let came_in = if cut - 1 > first { chain.crossing[first][cut - 2] } else { 0 };
-            peak = peak.max(came_in.saturating_add(before.untaped_peak));
-            let crossing = self.slots_of(chain.crossing[first][cut - 1]);
-            let least = self.slots_of(peak.saturating_add(chain.segments[last].gradients)).max(crossing);
-            if least > slots {
-                continue;
-            }
+        for Sweep { cut, run, crossing, .. } in self.sweeps(chain, first, last, slots) {
             let later = self.rows[cut * self.count + last][slots - crossing];
             let earlier = self.rows[first * self.count + cut - 1][slots];
             if run + later + earlier == best {

@@ -15,6 +15,8 @@ mod trace;
 
 pub use evictor::{EvictError, Evictor, Held};
 
+use std::time::Instant;
+
 use least::least_bytes;
 use trace::{TooLong, Trace};
 
@@ -66,6 +68,18 @@ pub const NAME: &str = "eager";
 /// cannot be brought back; [`SolveError::TooLong`] when so little fits that the plan would have more than
 /// [`MOST_ACTIONS`].
 pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
+    let plan = solve_until(profile, request, None)?;
+    // Does not happen: without a limit time is never up.
+    let why = || "its time is up".to_owned();
+    plan.ok_or_else(|| SolveError::TooLong { solver: NAME, stages: profile.stages().len(), why: why() })
+}
+
+/// The same, given up when time is up before there is a plan: then there is none. Judging it comes on top.
+pub(super) fn solve_until(
+    profile: &Profile,
+    request: &Request,
+    until: Option<Instant>,
+) -> Result<Option<Plan>, SolveError> {
     if request.budget_bytes.is_none() {
         return Err(SolveError::NothingToMeet { solver: NAME, needed: "a budget in bytes" });
     }
@@ -81,10 +95,11 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
     let evicting = least_bytes(profile, |index| profile.stages()[index].pinned);
     let storing = least_bytes(profile, |_| true);
     let actions = if limit >= evicting {
-        let mut run = Run::new(profile, limit).map_err(|_| too_small(limit, evicting))?;
+        let mut run = Run::new(profile, limit, until).map_err(|_| too_small(limit, evicting))?;
         match run.step() {
             Ok(()) => run.trace.actions(stages).map_err(too_long)?,
             Err(Stop::TooLong) => return Err(too_long(TooLong)),
+            Err(Stop::Late) => return Ok(None),
             // Does not happen: `least_bytes` is what this could need.
             Err(Stop::Evictor(_)) => return Err(too_small(limit, storing)),
         }
@@ -97,7 +112,7 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
     } else {
         return Err(too_small(limit, evicting.min(storing)));
     };
-    judged(profile, request, actions)
+    judged(profile, request, actions).map(Some)
 }
 
 fn too_small(budget_bytes: Bytes, smallest_bytes: Bytes) -> SolveError {
@@ -117,6 +132,7 @@ fn judged(profile: &Profile, request: &Request, actions: Vec<Action>) -> Result<
 /// Why a step does not come to its end.
 enum Stop {
     TooLong,
+    Late,
     Evictor(EvictError),
 }
 
@@ -137,12 +153,14 @@ struct Run<'a> {
     profile: &'a Profile,
     evictor: Evictor,
     trace: Trace,
+    /// When to give up.
+    until: Option<Instant>,
 }
 
 impl<'a> Run<'a> {
-    fn new(profile: &'a Profile, limit: Bytes) -> Result<Self, EvictError> {
+    fn new(profile: &'a Profile, limit: Bytes, until: Option<Instant>) -> Result<Self, EvictError> {
         let evictor = Evictor::new(limit, profile.input_bytes())?;
-        Ok(Self { profile, evictor, trace: Trace::default() })
+        Ok(Self { profile, evictor, trace: Trace::default(), until })
     }
 
     fn step(&mut self) -> Result<(), Stop> {
@@ -182,6 +200,9 @@ impl<'a> Run<'a> {
 
     /// Runs a stage, once there is room.
     fn run(&mut self, stage: Stage, taped: bool) -> Result<(), Stop> {
+        if self.until.is_some_and(|until| Instant::now() > until) {
+            return Err(Stop::Late);
+        }
         let (profile, input) = (self.stage(stage), Held::Boundary(stage.input()));
         let bytes = if taped { profile.tape_bytes } else { profile.output_bytes };
         self.evictor.pin(input);

@@ -16,6 +16,7 @@
 //! and a plan that fits to the byte (`grid`, `scale`); the grid is refined until both are as close as was
 //! asked. Equal runs of stages are solved once (`cells`). See `docs/solvers/optimal.md`.
 
+mod below;
 mod cells;
 mod chain;
 mod choice;

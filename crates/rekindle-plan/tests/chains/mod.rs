@@ -18,6 +18,12 @@ pub(crate) fn actions(text: &str) -> Vec<Action> {
     lines.map(|line| line.parse().unwrap()).collect()
 }
 
+/// Actions as people read them, one on each line.
+pub(crate) fn text(actions: &[Action]) -> String {
+    let lines: Vec<String> = actions.iter().map(ToString::to_string).collect();
+    lines.join("\n")
+}
+
 /// Stages that differ in nothing.
 pub(crate) fn uniform(stages: usize, boundary: u64, tape: u64) -> Profile {
     let stages = (1..=stages).map(|number| StageProfile {

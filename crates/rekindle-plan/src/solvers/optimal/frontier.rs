@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::below::{self, Below};
 use super::chain::Chain;
 use super::choice;
 use super::exact::{self, Staircases};
@@ -56,6 +57,7 @@ pub struct Frontier {
     knapsack: Knapsack,
     views: Vec<View>,
     places: Option<Places>,
+    complete: bool,
 }
 
 /// The chain in single stages or in groups, solved.
@@ -79,6 +81,7 @@ const MANY_SUMS: u64 = 400_000;
 
 impl Frontier {
     pub(super) fn new(profile: &Profile, request: &Request) -> Result<Self, SolveError> {
+        let until = deadline(request);
         let chain = Chain::new(profile);
         let mut frontier = Self {
             points: Vec::new(),
@@ -87,15 +90,19 @@ impl Frontier {
             places: Places::of(profile, &chain, chain.store_all_room()),
             views: Vec::new(),
             chain,
+            complete: true,
         };
-        let looks = frontier.solve(request)?;
-        let found = frontier.exactly().unwrap_or_else(|| frontier.at_looks(profile, &looks));
+        let looks = frontier.solve(request, until)?;
+        let found = match frontier.exactly() {
+            Some(found) => found,
+            None => frontier.at_looks(profile, &looks, until),
+        };
         frontier.set_points(found);
         Ok(frontier)
     }
 
     /// Solves the chain in groups, in single stages or in both, and looks at rooms meanwhile.
-    fn solve(&mut self, request: &Request) -> Result<Looks, SolveError> {
+    fn solve(&mut self, request: &Request, until: Instant) -> Result<Looks, SolveError> {
         let stages = self.chain.stages();
         let single = if stages <= MOST_STAGES { Some(whole(self.chain.clone())?) } else { None };
         let stairs =
@@ -114,7 +121,8 @@ impl Frontier {
         let moved = moved.map_or(least, |budget| budget.get().saturating_sub(self.chain.boundary[0]));
         let mut looks = Looks::new(&self.chain, &self.knapsack, least.min(moved), request.gap);
 
-        let until = deadline(request);
+        // Where single stages are too many, smaller rooms are looked at after the groups, and need time, too.
+        let until = if single.is_none() { halfway(until) } else { until };
         for problem in groups {
             let series = self.series(&problem, false, &mut looks, until);
             self.views.push(View { problem, solved: Solved::OnGrids(series), whole: false });
@@ -129,11 +137,20 @@ impl Frontier {
         Ok(looks)
     }
 
-    fn series(&self, problem: &Problem, whole: bool, looks: &mut Looks, until: Instant) -> Series {
-        let Self { chain, knapsack, .. } = self;
+    fn series(&mut self, problem: &Problem, whole: bool, looks: &mut Looks, until: Instant) -> Series {
+        let Self { chain, knapsack, .. } = &*self;
         // Nor does it hold where boundaries are moved.
         let proves = whole && self.places.is_none();
-        Series::new(Task { problem, chain, knapsack, view: self.views.len(), proves, until }, looks)
+        let task = Task { problem, chain, knapsack, view: self.views.len(), proves, until };
+        let series = Series::new(task, looks);
+        self.complete &= !series.late;
+        series
+    }
+
+    /// Whether everything was looked at that would have been without a time limit. Otherwise there may be faster plans,
+    /// and plans in less room than that of the first point. What the points say holds all the same.
+    pub fn is_complete(&self) -> bool {
+        self.complete
     }
 
     /// The budgets at which the time falls, smallest first: from the smallest there is a plan for to the one from which
@@ -197,7 +214,8 @@ impl Frontier {
             Source::StoreAll => choice::store_all(&self.chain),
             Source::View { view, grid, room } => self.views.get(view)?.actions(grid, room),
             Source::Places { room } => self.places.as_ref()?.actions(room),
-            Source::Again { room } => self.solved_again(profile, room).ok().map(|plan| plan.actions),
+            Source::Slots { solver, slots } => solver.actions(self.chain.stages(), slots).ok(),
+            Source::Eager { room } => below::eager_actions(profile, &self.chain, room),
         }
     }
 
@@ -238,19 +256,25 @@ impl Frontier {
     }
 
     /// What was found at the rooms that were looked at, each with its bound.
-    fn at_looks(&self, profile: &Profile, looks: &Looks) -> Vec<(Found, u64)> {
+    fn at_looks(&mut self, profile: &Profile, looks: &Looks, until: Instant) -> Vec<(Found, u64)> {
         let mut all: Vec<_> = looks.list.iter().filter_map(|look| Some((look.found?, look.bound))).collect();
+        let long = self.views.iter().all(|view| !view.whole);
+        let moved_until = halfway(until);
         for look in &looks.list {
+            // Of a very long chain each plan takes long to simulate.
+            let late = long && self.places.is_some() && Instant::now() > moved_until;
+            self.complete &= !late;
             // Staircases beside places, and places themselves, are asked here for the first time.
             let exact =
                 self.views.iter().enumerate().filter(|(_, view)| matches!(view.solved, Solved::Exactly(_)));
             let exact = exact.filter_map(|(index, view)| view.found(index, look.room));
-            let moved = self.moved(look.room).and_then(|found| self.simulated(profile, found));
+            let moved = self.moved(look.room).filter(|_| !late);
+            let moved = moved.and_then(|found| self.simulated(profile, found));
             let found = exact.chain(moved);
             all.extend(found.map(|found| (found, self.knapsack.bound(found.need))));
         }
-        if self.views.iter().all(|view| !view.whole) {
-            all.extend(self.below_groups(profile));
+        if long {
+            all.extend(self.below_groups(profile, until));
         }
         let everything = self.chain.store_all_room();
         all.push((Found { need: everything, overhead: 0, source: Source::StoreAll }, 0));
@@ -266,29 +290,11 @@ impl Frontier {
     }
 
     /// What a very long chain takes where groups of stages do not fit, or hardly.
-    fn below_groups(&self, profile: &Profile) -> Vec<(Found, u64)> {
-        let input = self.chain.boundary[0];
-        let smallest = match self.solved_again(profile, 0) {
-            Err(SolveError::BudgetTooSmall { smallest_bytes, .. }) => {
-                smallest_bytes.get().saturating_sub(input)
-            }
-            _ => return Vec::new(),
-        };
+    fn below_groups(&mut self, profile: &Profile, until: Instant) -> Vec<(Found, u64)> {
         let least = self.views.iter().map(|view| view.problem.whole_room()).min().unwrap_or(0);
-        let rooms = std::iter::successors(Some(smallest.max(1)), |room| room.checked_mul(2));
-        let rooms = rooms.take_while(|room| *room <= least.saturating_mul(2));
-        let found = rooms.filter_map(|room| {
-            let plan = self.solved_again(profile, room).ok()?;
-            let need = plan.predicted.peak_bytes.get().saturating_sub(input);
-            let overhead = plan.predicted.step_ns.get().saturating_sub(self.chain.base);
-            Some((Found { need, overhead, source: Source::Again { room } }, self.knapsack.bound(need)))
-        });
-        found.collect()
-    }
-
-    /// What `solve` finds for a room.
-    fn solved_again(&self, profile: &Profile, room: u64) -> Result<Plan, SolveError> {
-        super::solve(profile, &Request::new(Bytes::new(room.saturating_add(self.chain.boundary[0]))))
+        let below = Below::new(profile, &self.chain, least.saturating_mul(2), until);
+        self.complete &= !below.late;
+        below.found.into_iter().map(|found| (found, self.knapsack.bound(found.need))).collect()
     }
 
     /// Keeps the points at which the time falls.
@@ -314,6 +320,12 @@ impl Frontier {
             }
         }
     }
+}
+
+/// Half of the time that is left.
+pub(super) fn halfway(until: Instant) -> Instant {
+    let now = Instant::now();
+    now + until.saturating_duration_since(now) / 2
 }
 
 impl View {

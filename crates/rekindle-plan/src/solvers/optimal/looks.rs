@@ -21,10 +21,22 @@ pub(super) enum Source {
     Places {
         room: u64,
     },
-    /// A very long chain where groups hardly fit: it is solved once more, for a room.
-    Again {
+    /// A very long chain where groups hardly fit: so many slots.
+    Slots {
+        solver: BySlots,
+        slots: u32,
+    },
+    /// The same, within a room.
+    Eager {
         room: u64,
     },
+}
+
+/// A solver whose plan follows from a number of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BySlots {
+    Revolve,
+    Mixed,
 }
 
 /// A plan that was found, not yet written down.

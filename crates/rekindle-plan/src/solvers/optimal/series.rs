@@ -39,6 +39,8 @@ pub(super) struct Series {
     view: usize,
     /// Each grid with the room it is for.
     grids: Vec<(u64, Grid)>,
+    /// Whether time was up before every look was as close as it could be.
+    pub(super) late: bool,
 }
 
 /// Grids for one look that did not bring it close.
@@ -74,7 +76,7 @@ pub(super) struct Task<'a> {
 impl Series {
     /// Grids until every look is close, where they can prove it; fewer when time or memory is up.
     pub(super) fn new(task: Task<'_>, looks: &mut Looks) -> Self {
-        let mut series = Self { view: task.view, grids: Vec::new() };
+        let mut series = Self { view: task.view, grids: Vec::new(), late: false };
         let usual = usual_slots(task.problem);
         let (mut slots, mut sums) = (usual, 0u64);
         let mut top = looks.list.len();
@@ -89,7 +91,11 @@ impl Series {
                 true => Slots::no_fewer(slots),
                 false => Slots::from(slots),
             };
-            let Some(grid) = series.grid(task, &looks.list[last], wanted, most) else { break };
+            let Some(grid) = series.grid(task, &looks.list[last], wanted, most) else {
+                let fits = looks.list[last].room >= task.problem.whole_room();
+                series.late = fits && Instant::now() > task.until;
+                break;
+            };
             sums = sums.saturating_add(grid.chunks().saturating_mul(task.problem.sums()));
             let slow = grid.overflows(task.problem, looks.list[last].room);
             top = series.serve(task, looks, last, grid, strict);
