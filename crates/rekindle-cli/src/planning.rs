@@ -85,7 +85,7 @@ pub(crate) struct Planning<'a> {
     pub(crate) flag: &'static str,
 }
 
-/// How much faster a plan of parts has to be than one of blocks, as a part of a plain step.
+/// How much faster a plan of parts has to be than one of blocks, as a part of the time that no plan of parts for the budget can beat.
 ///
 /// Parts run in a step take longer than the same parts measured alone: Burn looks at every node there is when it goes back through
 /// a graph, and there are more graphs. docs/measuring.md has the runs this was chosen from, on one model and one machine.

@@ -177,7 +177,10 @@ impl<M: Trainable> Prepared<M> {
         log.say(&grid.describe(world));
         let whole = WholeModel::of(&model);
         let model = match grid.peers(arguments.ranks.how()) {
-            Some(peers) => together(world, model.split(&peers).map_err(Failure::from))?,
+            Some(peers) => {
+                let hint = "give --tensor-parallel or --heads another number, or leave --tensor-parallel out";
+                together(world, model.split(&peers).map_err(|error| Failure::request(error, hint)))?
+            }
             None => model,
         };
         let (described, strategy) = (size.describe(kind), strategy(arguments));
