@@ -47,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--group", type=int, default=4, help="blocks that ours compiles together")
     parser.add_argument("--budgets", default="", help="in MiB, by commas; else --points between per-block's peak and plain's")
     parser.add_argument("--points", type=int, default=6)
+    parser.add_argument("--host-parts", default="0.6,0.8,1", help="budgets for ours-host, as parts of per-block's peak")
     parser.add_argument("--host", type=int, default=64 << 10, help="MiB of pinned memory for ours-host")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warm-up", type=int, default=3)
@@ -176,6 +177,10 @@ class Bench:
                 hidden = 1 - waited / moved if moved else 1.0
                 row["note"] += f"; copies {moved:.0f} ms, {hidden:.0%} of them hidden"
             row["predicted_ms"] = way.installed.report.predicted_step_ns / 1e6
+            known = way.installed.region.current.known
+            row["levels"] = known.get("levels")
+            row["kept"] = [kept for kept in known.get("kept", ())[:1]]
+            row["rooms"] = list(known.get("rooms", {}).values())[:1]
             row["profile"] = json.loads(way.installed.profile.to_json())
             row["actions"] = way.installed.plan.actions
         return row
@@ -228,10 +233,8 @@ class Bench:
 
     def clean(self) -> None:
         """Nothing of a way is left for the next one."""
-        if hasattr(torch, "compile"):
-            from torch import _dynamo
-
-            _dynamo.reset()
+        if "torch._dynamo" in sys.modules:
+            sys.modules["torch._dynamo"].reset()
         gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()
@@ -288,8 +291,10 @@ def main() -> int:
     if "ours-host" in wanted:
         host = options.host * MIB
         low, least = peak(bench.rows, "per-block"), bench.smallest(ours(1, host=host))
-        if low and least and least < low:
-            for budget in (int(least * 1.005), int((least + low) // 2)):
+        if low and least:
+            asked = [int(float(part) * low) for part in options.host_parts.split(",")]
+            # One that is too small is replaced by the smallest that is not.
+            for budget in sorted({max(budget, int(least * 1.002)) for budget in asked}):
                 bench.way(f"ours-host@{budget // MIB}", ours(budget, host=host), budget)
         elif bench.device == "cpu":
             bench.way("ours-host@4", ours(4 * MIB, host=host), 4 * MIB)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -16,6 +16,7 @@ from rekindle import _core
 
 from . import trees
 from .engine import Boundary, Engine, Gradient
+from .keeping import PARTS
 from .random_state import Generators
 from .saved_sizes import add_saved_sizes
 from .stage import Stage, Way
@@ -36,6 +37,7 @@ class MeasuringEngine(Engine):
         generators: Generators,
         device: torch.device,
         hauntable: FrozenSet[int] = frozenset(),
+        levels: Sequence[str] = (),
     ):
         super().__init__(stages, call, generators)
         self.device = device
@@ -43,6 +45,10 @@ class MeasuringEngine(Engine):
         self.know_all()
         #: The stages whose first run may leave a graph without its values.
         self.hauntable = hauntable
+        #: What stages could keep of their first run in host memory.
+        self.levels = levels
+        self._first_part: Optional[int] = None
+        self._looks = False
 
     def _again(self, index: int, stage: Stage, way: Way, value: Any) -> Any:
         # Each time with new random numbers: they take their time, too.
@@ -84,6 +90,28 @@ class MeasuringEngine(Engine):
         self.own_gradients = [None] * len(self.stage_list)
         self.carried.clear()
 
+    def room_of_second_part(self, number: int, boundary: Boundary) -> int:
+        """How much less a backward in two parts takes at the worst moment of its second part than at that of its first."""
+        if self.device.type != "cuda":
+            return 0
+        tape, made = self.tape(number, PARTS, boundary)
+        gradient = self.some_gradient(made)
+        del made
+        self.finish()
+        self.peak_bytes()
+        self._looks, self._first_part = True, None
+        self.backward(number, tape, gradient)
+        self._looks = False
+        self.finish()
+        second = self.peak_bytes() or 0
+        self.forget_gradients()
+        return 0 if self._first_part is None else max(self._first_part - second, 0)
+
+    def second_part(self, number: int, later: Any, boundary: Boundary) -> None:
+        if self._looks:
+            self._first_part = self.peak_bytes()
+        super().second_part(number, later, boundary)
+
     def finish(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -110,12 +138,13 @@ def measure(
     progress: Optional[Callable[[int, str], None]] = None,
     hauntable: FrozenSet[int] = frozenset(),
     around_ns: int = 0,
+    levels: Sequence[str] = (),
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """The profile of a region's stages, as a dictionary, and what is known of the measurement."""
     device = tensors[0].device
     generators = Generators([device])
     state = generators.state()
-    engine = MeasuringEngine(stages, call, generators, device, hauntable)
+    engine = MeasuringEngine(stages, call, generators, device, hauntable, levels)
     boundary = Boundary([t.detach() for t in tensors], spec, [t.requires_grad for t in tensors])
     try:
         # Sizes; times are measured as a step has them.
@@ -123,10 +152,11 @@ def measure(
         profile = json.loads(text)
         if not sized:
             add_saved_sizes(engine, boundary, profile)
-        haunted = add_times(engine, boundary, profile, runs, around_ns)
+        found = add_times(engine, boundary, profile, runs, around_ns)
     finally:
         generators.restore(state)
-    known = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs, "haunted": haunted}
+    known = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs}
+    known.update(haunted=found.haunted, kept=found.kept, rooms=found.rooms)
     return profile, known
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -11,8 +11,10 @@ import rekindle
 from rekindle.errors import ArgumentError, BudgetTooSmall
 
 from . import trees
+from .arrange import Arrangement, arranged, arrangements
 from .budgets import in_bytes, plan_of, profile_of
 from .errors import OtherModel, PlanLength
+from .keeping import LEVELS
 from .measuring import RUNS, measure
 from .offload import Places
 from .region import Planned, Region
@@ -84,6 +86,7 @@ class Planner:
                 self.progress,
                 region.hauntable,
                 self.surroundings.time_ns() if self.surroundings else 0,
+                [level for level in LEVELS if level in options and self.places.takes_keepsakes(tensors[0].device)],
             )
         else:
             measured = json.loads(self.given_profile.to_json())
@@ -99,23 +102,56 @@ class Planner:
         if self.places:
             # What a profile of another day says of places was true of that day's disk.
             self.places.open(measured, tensors[0])
-        if is_whole(whole):
-            whole = {**measured, "input_bytes": whole["input_bytes"], "stages": whole["stages"]}
-        elif around:
-            whole = around.around(measured)
-        profile = rekindle.Profile.from_json(json.dumps(whole))
         base = around.base_bytes if around else 0
-        plan = self.given_plan or self._solve(profile, base)
+
+        def complete(measured: Dict[str, Any]) -> Dict[str, Any]:
+            if is_whole(whole):
+                return {**measured, "input_bytes": whole["input_bytes"], "stages": whole["stages"]}
+            return around.around(measured) if around else measured
+
+        plan, profile, measured, arrangement = self._best(measured, known, complete, base)
+        stepwise = is_whole(json.loads(profile.to_json()))
         actions = actions_of(plan)
-        if is_whole(whole):
+        if stepwise:
             actions = without_surroundings(actions, before=True, after=True, stages=stages)
         known["base_bytes"] = base
-        known["whole_step"] = is_whole(whole)
+        known["whole_step"] = stepwise
+        if arrangement is not None:
+            known["haunted"] = sorted({*known["haunted"], *arrangement.levels})
+            known["levels"] = arrangement.levels
         schedule = schedule_of(json.dumps(measured), actions, stages)
         planned = Planned(schedule, actions, plan, profile, self.places, known)
+        planned.arrangement = arrangement
         # One who asks for a rule, or gives a plan, gets it.
         planned.keeps_all = self.given_plan is None and not is_rule(self.strategy) and keeps_all(actions)
         return planned
+
+    def _best(
+        self, measured: Dict[str, Any], known: Dict[str, Any], complete: Callable[[Dict[str, Any]], Dict[str, Any]], base: int
+    ) -> Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]:
+        """The plan with the least predicted time, over what stages may keep in host memory of their first run."""
+        candidates: List[Tuple[Dict[str, Any], Optional[Arrangement]]] = [(measured, None)]
+        if self.given_plan is None and any(known.get("kept", ())):
+            tier = measured["tiers"][0]
+            speeds = tier["write_bytes_per_second"], tier["read_bytes_per_second"]
+            for arrangement in arrangements(measured, known["kept"], *speeds, tier["capacity_bytes"]):
+                candidates.append((arranged(measured, known["kept"], arrangement, known["rooms"]), arrangement))
+        best: Optional[Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]] = None
+        refused: Optional[BudgetTooSmall] = None
+        for candidate, arrangement in candidates:
+            profile = rekindle.Profile.from_json(json.dumps(complete(candidate)))
+            try:
+                plan = self.given_plan or self._solve(profile, base)
+            except BudgetTooSmall as error:
+                if refused is None or error.smallest_bytes < refused.smallest_bytes:
+                    refused = error
+                continue
+            if best is None or plan.predicted.step_ns < best[0].predicted.step_ns:
+                best = plan, profile, candidate, arrangement
+        if best is None:
+            assert refused is not None
+            raise refused
+        return best
 
     def _around(self, tensors: List[torch.Tensor]) -> Optional[Surroundings]:
         if self.surroundings is None:

@@ -15,7 +15,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from .arrange import Kept
 from .engine import Boundary
+from .keeping import PARTS
+from .keepsakes import SMALL
+from .trees import tensor_bytes
 
 #: What a device does in a second, at most: how long it sleeps need not be exact, only long enough.
 CYCLES_PER_SECOND = 2_000_000_000
@@ -38,11 +42,25 @@ class Times(NamedTuple):
     taped: Dict[Optional[str], Tuple[Took, Took]]
     #: The first run and the second where the first leaves a graph without its values; none where there is no such way.
     haunted: Optional[Tuple[Took, Took]]
+    #: The same where the first run keeps results of costly calls, and how large these are.
+    kept: Dict[str, Kept]
+    #: What the second part of a backward in two parts takes less than the first.
+    room: int
 
 
-def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: int, around_ns: int = 0) -> List[int]:
-    """Puts the times into a profile, of a step that takes ``around_ns`` of the device beside the region. Gives the stages
-    that are better run again for their backward alone."""
+class Found(NamedTuple):
+    """What is known of stages beside their times."""
+
+    #: Those that are better run again for their backward alone.
+    haunted: List[int]
+    #: What each may keep of its first run.
+    kept: List[Dict[str, Kept]]
+    #: Of each that can go back in two parts, what the second takes less than the first.
+    rooms: Dict[int, int]
+
+
+def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: int, around_ns: int = 0) -> Found:
+    """Puts the times into a profile, of a step that takes ``around_ns`` of the device beside the region."""
     known: Dict[int, Tuple[Times, Boundary]] = {}
     of_stages: List[Times] = []
     for number in range(1, len(profile["stages"]) + 1):
@@ -72,7 +90,9 @@ def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: in
             saved = min([saved, *(forward_ns * 9 // 10 for forward_ns in forwards)])
             if saved > 0:
                 stage["unread_ns"] = saved
-    return haunted
+    kept = [times.kept for times in of_stages]
+    rooms = {number: times.room for number, times in enumerate(of_stages, 1) if times.room}
+    return Found(haunted, kept, rooms)
 
 
 def _step(of_stages: List[Times], around_ns: int, haunted: bool) -> Tuple[int, int]:
@@ -117,7 +137,21 @@ def _times(engine: Any, number: int, boundary: Boundary, runs: int) -> Times:
             lambda: engine.ghost(number, boundary)[0], lambda ghost: engine.fill(number, ghost, boundary)
         )
         haunted = first, second
-    return Times(untaped, taped, haunted)
+    kept = {level: _kept(engine, clock, number, boundary, level) for level in engine.levels if number in engine.hauntable}
+    room = engine.room_of_second_part(number, boundary) if PARTS in ways else 0
+    return Times(untaped, taped, haunted, kept, room)
+
+
+def _kept(engine: Any, clock: "Clock", number: int, boundary: Boundary, level: str) -> Kept:
+    """Without the copies, which go on beside it."""
+    ghost = engine.ghost(number, boundary, level)[0]
+    sizes = [tensor_bytes(piece) for piece in ghost.pieces.tensors if piece is not None]
+    del ghost
+    first = clock.time(lambda: None, lambda _: engine.ghost(number, boundary, level))
+    second = clock.time(
+        lambda: engine.ghost(number, boundary, level)[0], lambda ghost: engine.fill(number, ghost, boundary)
+    )
+    return Kept(sum(size for size in sizes if size >= SMALL), _time(first), _time(second))
 
 
 class Clock:

@@ -1,0 +1,182 @@
+"""Which stages keep results of their first run in host memory, and when these travel.
+
+The link to host memory is one, each way. A result that is kept leaves when its stage has run and is gone some stages later;
+until then it takes memory of the device. On the way back it has to be there when its stage is run again, and takes memory
+from when it begins to come. All of this is decided from measured times before a step runs, and what it takes is added to
+the workspace of the stages it happens beside: a plan for such a profile then counts it.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+
+from .keeping import ATTENTION, PARTS, PRODUCTS
+
+#: The part of the link's measured speed that is counted on.
+LINK = 0.9
+
+#: The part of its time the link may be used at most: boundaries have to travel as well.
+SHARE = 0.95
+
+
+class Kept(NamedTuple):
+    """One way to keep results of one stage: how large they are, and what both runs then take."""
+
+    size: int
+    first_ns: int
+    second_ns: int
+
+
+#: Of each stage, what each level keeps; stages that cannot keep anything have none.
+Known = Sequence[Dict[str, Kept]]
+
+
+class Arrangement:
+    """Of one step: what each stage keeps, when it has left, and when it begins to come back."""
+
+    __slots__ = ("levels", "releases", "fetches", "share_out", "share_back")
+
+    def __init__(self) -> None:
+        self.levels: Dict[int, str] = {}
+        #: At which stage's run what a stage keeps has left the device.
+        self.releases: Dict[int, int] = {}
+        #: What begins to come when a stage goes back.
+        self.fetches: Dict[int, List[int]] = {}
+        #: The parts of the link's time that are used, each way.
+        self.share_out = self.share_back = 0.0
+
+    def released(self, number: int) -> int:
+        return self.releases.get(number, 0)
+
+    def fetched_at(self, number: int) -> List[int]:
+        return self.fetches.get(number, [])
+
+
+def arrangements(profile: Dict[str, Any], known: Known, write: int, read: int, room: int) -> Iterator[Arrangement]:
+    """Several to choose from: everybody keeps attention's results, some keep all products, or both."""
+    seen: List[Dict[int, str]] = [{}]
+    for wanted in ((ATTENTION,), (PRODUCTS,), (PRODUCTS, ATTENTION)):
+        found = _arranged(profile["stages"], known, wanted, write, read, room)
+        if found.levels not in seen:
+            seen.append(found.levels)
+            yield found
+
+
+def _arranged(
+    stages: List[Dict[str, Any]], known: Known, wanted: Sequence[str], write: int, read: int, room: int
+) -> Arrangement:
+    arrangement = Arrangement()
+    count = len(stages)
+    ends = _sums(stage["forward_ns"] for stage in stages)
+    whole, gone, used, left = ends[-1], 0.0, 0.0, room
+    leaves: Dict[int, float] = {}
+    # The last stage goes back first: what it had kept could only be waited for.
+    for number in range(1, count):
+        for level in wanted:
+            kept = known[number - 1].get(level)
+            if kept is None or not kept.size or kept.size > left:
+                continue
+            if level == PRODUCTS and len(wanted) > 1 and gone > ends[number - 1]:
+                # The link is behind already: something smaller.
+                continue
+            takes = kept.size / (write * LINK) * 1e9
+            through = max(gone, float(ends[number - 1])) + takes
+            # Gone before the forward half ends, and without a queue that takes ever more memory.
+            if through > whole or used + takes > whole * SHARE or gone > ends[min(number, count - 1)]:
+                continue
+            arrangement.levels[number] = level
+            leaves[number] = gone = through
+            used += takes
+            left -= kept.size
+            break
+    arrangement.share_out = used / max(whole, 1)
+    starts = [0, *ends[:-1]]
+    for number, through in leaves.items():
+        later = (other for other in range(number + 1, count + 1) if starts[other - 1] >= through)
+        arrangement.releases[number] = next(later, count + 1)
+    _fetches(stages, known, arrangement, read)
+    return arrangement
+
+
+def _fetches(stages: List[Dict[str, Any]], known: Known, arrangement: Arrangement, read: int) -> None:
+    """Each as late as it can be, so that it takes memory for as short as possible."""
+    count = len(stages)
+    # When the second run and the backward of each stage begin, the last one at 0.
+    runs, backs, now = [0.0] * (count + 2), [0.0] * (count + 2), 0.0
+    for number in range(count, 0, -1):
+        level = arrangement.levels.get(number)
+        again = known[number - 1][level].second_ns if level else 0
+        runs[number] = now
+        backs[number] = now + again
+        now += again + stages[number - 1]["backward_ns"]
+    used, before = 0.0, float("inf")
+    # In the order of time the last one first.
+    for number in sorted(arrangement.levels):
+        takes = known[number - 1][arrangement.levels[number]].size / (read * LINK) * 1e9
+        used += takes
+        before = min(before, runs[number]) - takes
+        at = next((other for other in range(number + 1, count + 1) if backs[other] <= before), count)
+        arrangement.fetches.setdefault(at, []).append(number)
+    for numbers in arrangement.fetches.values():
+        numbers.sort(reverse=True)
+    arrangement.share_back = used / max(now, 1.0)
+
+
+def _sums(times: Any) -> List[int]:
+    total, sums = 0, []
+    for time in times:
+        total += time
+        sums.append(total)
+    return sums
+
+
+def arranged(
+    profile: Dict[str, Any], known: Known, arrangement: Arrangement, later: Optional[Dict[int, int]] = None
+) -> Dict[str, Any]:
+    """The profile of a region in which stages keep what is arranged. ``later`` has the room that a stage in two parts leaves in
+    its second part, where it can take in what comes."""
+    changed = copy.deepcopy(profile)
+    stages = changed["stages"]
+    count = len(stages)
+    for number, level in arrangement.levels.items():
+        stage, kept = stages[number - 1], known[number - 1][level]
+        forwards = [stage["forward_ns"], *(option["forward_ns"] for option in stage.get("options", ()))]
+        saved = 2 * stage["forward_ns"] - kept.first_ns - kept.second_ns
+        saved = min([saved, *(forward_ns * 9 // 10 for forward_ns in forwards)])
+        stage["unread_ns"] = max(saved, 0)
+        # While its stage runs, and while it leaves.
+        for other in range(number, min(arrangement.released(number), count + 1)):
+            _add(stages[other - 1], "forward_extra_bytes", kept.size)
+    rooms = dict(later or {})
+    for at, numbers in arrangement.fetches.items():
+        for number in numbers:
+            size = known[number - 1][arrangement.levels[number]].size
+            for other in range(number + 1, at + 1):
+                stage = stages[other - 1]
+                own = stage.get("backward_extra_bytes", 0)
+                for option in stage.get("options", ()):
+                    room = 0
+                    if option["name"] == PARTS and other == at:
+                        room = min(rooms.get(other, 0), size)
+                        rooms[other] = rooms.get(other, 0) - room
+                    there = option.get("backward_extra_bytes", own)
+                    option["backward_extra_bytes"] = there + max(size - room, 0)
+                stage["backward_extra_bytes"] = own + size
+                if other < at:
+                    _add(stage, "forward_extra_bytes", size)
+    for tier in changed.get("tiers", ()):
+        taken = sum(known[number - 1][level].size for number, level in arrangement.levels.items())
+        tier["capacity_bytes"] = max(tier["capacity_bytes"] - taken, 0)
+        tier["write_bytes_per_second"] = _less(tier["write_bytes_per_second"], arrangement.share_out)
+        tier["read_bytes_per_second"] = _less(tier["read_bytes_per_second"], arrangement.share_back)
+    return changed
+
+
+def _add(stage: Dict[str, Any], what: str, size: int) -> None:
+    stage[what] = stage.get(what, 0) + size
+
+
+def _less(speed: int, share: float) -> int:
+    return max(int(speed * max(1.0 - share, 0.01)), 1)
+
