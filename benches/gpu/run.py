@@ -212,19 +212,20 @@ class Bench:
         loss = way.run(*self.batch)
         loss.backward()
         value = float(loss.detach())
-        gradients = [p.grad.detach().to("cpu", copy=True) for p in model.parameters()]
-        model.zero_grad(set_to_none=True)
         if self.reference is None:
-            self.reference = gradients
+            self.reference = [p.grad.detach().to("cpu", copy=True) for p in model.parameters()]
+            model.zero_grad(set_to_none=True)
             # How far two runs of the same code are apart on this device: some kernels add in any order.
             again = self.compare(model, way)["gradients"]
             return {"loss": value, "gradients": f"reference; a second run: {again}"}
         largest, equal = 0.0, True
-        for found, expected in zip(gradients, self.reference):
+        for parameter, reference in zip(model.parameters(), self.reference):
+            found, expected = parameter.grad, reference.to(self.device)
             if not torch.equal(found, expected):
                 equal = False
                 scale = expected.float().norm().item() or 1.0
                 largest = max(largest, (found.float() - expected.float()).norm().item() / scale)
+        model.zero_grad(set_to_none=True)
         return {"loss": value, "gradients": "equal" if equal else f"differ by up to {largest:.1e} of their length"}
 
     def finish(self) -> None:

@@ -276,14 +276,18 @@ def auto(
             run()
         if survey.found is None:
             raise NotInstalled("the model needs no gradient, so there is nothing to plan; train some of its parameters")
-        call, tensors, spec = survey.found
+        (call, tensors, spec), survey.found = survey.found, None
         planner.surveyed_bytes = sum(map(trees.tensor_bytes, tensors))
         region.planned.clear()
         install_options(region.stages, options)
         region.__dict__["planner"] = planner
         planned = region._planned_for(call, tensors, spec, trees.flatten(call.extras())[0])
+        # From here on only their shapes are asked for. Their memory must not count in a step that is tried.
+        tensors = [tensor.new_empty(1).expand(tensor.shape).requires_grad_(tensor.requires_grad) for tensor in tensors]
         if whole_step:
             _keep_all_if_it_fits(model, lambda: _loss(run(), loss), region, planned, planner)
+            arguments = call, tensors, spec, trees.flatten(call.extras())[0]
+            planned = _tried(model, lambda: _loss(run(), loss), region, planned, planner, arguments)
         if planned.keeps_all and group > 1:
             region.__dict__["whole"] = whole_region(list(chain.container.children()), chain.wiring, options)
     except BaseException:
@@ -311,6 +315,34 @@ def _keep_all_if_it_fits(
         planned.keeps_all, planned.plan = True, everything
         planned.known["measured_peak_bytes"] = peak
 
+
+def _tried(
+    model: nn.Module, run: Callable[[], torch.Tensor], region: Region, planned: Planned, planner: Planner, arguments: Any
+) -> Planned:
+    """The plan, once a step under it was seen to fit. What a step takes beyond its prediction is left free, and planned again."""
+    around, usable = planner.surroundings, planner.usable()
+    device = next(model.parameters()).device
+    for _ in range(TRIES):
+        if planned.keeps_all or around is None or usable is None or planner.given_plan is not None:
+            break
+        with Buffers(model).look():
+            # The first one finds pinned memory and whatever else a first one needs.
+            peak = max(max(one_step(model, run, region, device).peak.values()) for _ in range(2)) + around.to_come
+        planned.known["tried_peak_bytes"] = peak
+        if peak <= usable:
+            break
+        planner.reserve += peak - usable
+        planner.measured = planner.latest
+        try:
+            region.planned.clear()
+            planned = region._planned_for(*arguments)
+        finally:
+            planner.measured = None
+    return planned
+
+
+#: How often a plan is made again when a step takes more than was predicted.
+TRIES = 3
 
 #: A prediction may be a little above what is then found.
 NEARLY = 1.01

@@ -54,46 +54,65 @@ class Arrangement:
 
 
 def arrangements(profile: Dict[str, Any], known: Known, write: int, read: int, room: int) -> Iterator[Arrangement]:
-    """Several to choose from: everybody keeps attention's results, some keep all products, or both."""
+    """Several to choose from: stages keep attention's results, some keep all products, or both."""
+    stages = profile["stages"]
+    link = _Link(stages, known, write, room)
+    attention = link.most({}, ATTENTION)
+    products = link.most({}, PRODUCTS)
     seen: List[Dict[int, str]] = [{}]
-    for wanted in ((ATTENTION,), (PRODUCTS,), (PRODUCTS, ATTENTION)):
-        found = _arranged(profile["stages"], known, wanted, write, read, room)
-        if found.levels not in seen:
-            seen.append(found.levels)
-            yield found
+    for levels in (attention, products, link.most(attention, PRODUCTS)):
+        if levels not in seen:
+            seen.append(levels)
+            yield _arranged(stages, known, levels, link, read)
+
+
+class _Link:
+    """The way out: what leaves in which order, and when it is gone."""
+
+    def __init__(self, stages: List[Dict[str, Any]], known: Known, write: int, room: int):
+        self.known, self.write, self.room = known, write, room
+        self.ends = _sums(stage["forward_ns"] for stage in stages)
+
+    def most(self, levels: Dict[int, str], level: str) -> Dict[int, str]:
+        """As many more stages with a level as the link carries, evenly spread."""
+        # The last stage goes back first: what it had kept could only be waited for.
+        able = [number for number, kept in enumerate(self.known[:-1], 1) if level in kept and kept[level].size]
+        for count in range(len(able), 0, -1):
+            chosen = {able[index * len(able) // count]: level for index in range(count)}
+            if self.carries({**levels, **chosen}):
+                return {**levels, **chosen}
+        return levels
+
+    def carries(self, levels: Dict[int, str]) -> bool:
+        """Whether everything is gone before the forward half ends, and there is room for it."""
+        sizes = [self.known[number - 1][level].size for number, level in levels.items()]
+        gone, whole = self.gone(levels), self.ends[-1]
+        return sum(sizes) <= self.room and self.used(levels) <= SHARE * whole and max(gone.values()) <= whole
+
+    def takes(self, number: int, level: str) -> float:
+        return self.known[number - 1][level].size / (self.write * LINK) * 1e9
+
+    def used(self, levels: Dict[int, str]) -> float:
+        return sum(self.takes(number, level) for number, level in levels.items())
+
+    def gone(self, levels: Dict[int, str]) -> Dict[int, float]:
+        """When what each stage keeps has left: one after the other."""
+        now, found = 0.0, {}
+        for number in sorted(levels):
+            now = max(now, float(self.ends[number - 1])) + self.takes(number, levels[number])
+            found[number] = now
+        return found
 
 
 def _arranged(
-    stages: List[Dict[str, Any]], known: Known, wanted: Sequence[str], write: int, read: int, room: int
+    stages: List[Dict[str, Any]], known: Known, levels: Dict[int, str], link: _Link, read: int
 ) -> Arrangement:
     arrangement = Arrangement()
-    count = len(stages)
-    ends = _sums(stage["forward_ns"] for stage in stages)
-    whole, gone, used, left = ends[-1], 0.0, 0.0, room
-    leaves: Dict[int, float] = {}
-    # The last stage goes back first: what it had kept could only be waited for.
-    for number in range(1, count):
-        for level in wanted:
-            kept = known[number - 1].get(level)
-            if kept is None or not kept.size or kept.size > left:
-                continue
-            if level == PRODUCTS and len(wanted) > 1 and gone > ends[number - 1]:
-                # The link is behind already: something smaller.
-                continue
-            takes = kept.size / (write * LINK) * 1e9
-            through = max(gone, float(ends[number - 1])) + takes
-            # Gone before the forward half ends, and without a queue that takes ever more memory.
-            if through > whole or used + takes > whole * SHARE or gone > ends[min(number, count - 1)]:
-                continue
-            arrangement.levels[number] = level
-            leaves[number] = gone = through
-            used += takes
-            left -= kept.size
-            break
-    arrangement.share_out = used / max(whole, 1)
-    starts = [0, *ends[:-1]]
-    for number, through in leaves.items():
-        later = (other for other in range(number + 1, count + 1) if starts[other - 1] >= through)
+    arrangement.levels = dict(sorted(levels.items()))
+    arrangement.share_out = link.used(levels) / max(link.ends[-1], 1)
+    count, starts = len(stages), [0, *link.ends[:-1]]
+    for number, gone in link.gone(levels).items():
+        later = (other for other in range(number + 1, count + 1) if starts[other - 1] >= gone)
         arrangement.releases[number] = next(later, count + 1)
     _fetches(stages, known, arrangement, read)
     return arrangement
@@ -145,9 +164,10 @@ def arranged(
         saved = 2 * stage["forward_ns"] - kept.first_ns - kept.second_ns
         saved = min([saved, *(forward_ns * 9 // 10 for forward_ns in forwards)])
         stage["unread_ns"] = max(saved, 0)
-        # While its stage runs, and while it leaves.
-        for other in range(number, min(arrangement.released(number), count + 1)):
-            _add(stages[other - 1], "forward_extra_bytes", kept.size)
+        # While its stage runs without a tape, and while it leaves.
+        _add(stage, "forward_extra_bytes", kept.size)
+        for other in range(number + 1, min(arrangement.released(number), count + 1)):
+            _add_to_forward(stages[other - 1], kept.size)
     rooms = dict(later or {})
     for at, numbers in arrangement.fetches.items():
         for number in numbers:
@@ -164,7 +184,7 @@ def arranged(
                     option["backward_extra_bytes"] = there + max(size - room, 0)
                 stage["backward_extra_bytes"] = own + size
                 if other < at:
-                    _add(stage, "forward_extra_bytes", size)
+                    _add_to_forward(stage, size)
     for tier in changed.get("tiers", ()):
         taken = sum(known[number - 1][level].size for number, level in arrangement.levels.items())
         tier["capacity_bytes"] = max(tier["capacity_bytes"] - taken, 0)
@@ -173,8 +193,29 @@ def arranged(
     return changed
 
 
+def with_options(profile: Dict[str, Any], extras: Sequence[Dict[str, int]], names: Optional[Sequence[str]]) -> Dict[str, Any]:
+    """The profile with some of the options alone (all without names). Of those that are left it is known what a run with a tape
+    takes beyond it: much with a small tape, little with a large one, and a profile says the most of them."""
+    changed = copy.deepcopy(profile)
+    for stage, of_stage in zip(changed["stages"], extras):
+        if names is not None and "options" in stage:
+            stage["options"] = [option for option in stage["options"] if option["name"] in names]
+        left = ["", *(option["name"] for option in stage.get("options", ()))]
+        if all(name in of_stage for name in left):
+            most = max(of_stage[name] for name in left)
+            if most < stage.get("forward_extra_bytes", 0):
+                stage["taped_extra_bytes"] = most
+    return changed
+
+
 def _add(stage: Dict[str, Any], what: str, size: int) -> None:
     stage[what] = stage.get(what, 0) + size
+
+
+def _add_to_forward(stage: Dict[str, Any], size: int) -> None:
+    _add(stage, "forward_extra_bytes", size)
+    if "taped_extra_bytes" in stage:
+        _add(stage, "taped_extra_bytes", size)
 
 
 def _less(speed: int, share: float) -> int:

@@ -107,6 +107,38 @@ class MeasuringEngine(Engine):
         self.forget_gradients()
         return 0 if self._first_part is None else max(self._first_part - second, 0)
 
+    def taped_extras(self, number: int, boundary: Boundary, sizes: Dict[str, Any]) -> Dict[str, int]:
+        """What a run with each kind of tape takes at its worst moment beyond input and tape: also a second run that fills a graph.
+        The stage's own tape is under an empty name."""
+        if self.device.type != "cuda":
+            return {}
+        ways: List[Tuple[Optional[str], int]] = [(None, sizes["tape_bytes"])]
+        ways += [(option["name"], option["tape_bytes"]) for option in sizes.get("options", ())]
+        passed, most = sizes.get("passed_bytes", 0), {}
+        for way, size in ways:
+            most[way or ""] = max(self._peak_of(lambda: self.tape(number, way, boundary)) + passed - size, 0)
+        if number in self.hauntable:
+            for level in (None, *self.levels):
+                for way, size in [pair for pair in ways if pair[0] in (None, PARTS)]:
+                    before = self.live_bytes() or 0
+                    ghost = self.ghost(number, boundary, level, way == PARTS)[0]
+                    held = (self.live_bytes() or 0) - before
+                    peak = self._peak_of(lambda: self.fill(number, ghost, boundary, way == PARTS))
+                    most[way or ""] = max(most[way or ""], held + peak + passed - size)
+                    del ghost
+        return most
+
+    def _peak_of(self, run: Callable[[], Any]) -> int:
+        """The most that is there while something runs, beside what was there."""
+        self.finish()
+        self.peak_bytes()
+        before = self.live_bytes() or 0
+        made = run()
+        self.finish()
+        peak = self.peak_bytes() or 0
+        del made
+        return max(peak - before, 0)
+
     def second_part(self, number: int, later: Any, boundary: Boundary) -> None:
         if self._looks:
             self._first_part = self.peak_bytes()
@@ -156,7 +188,7 @@ def measure(
     finally:
         generators.restore(state)
     known = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs}
-    known.update(haunted=found.haunted, kept=found.kept, rooms=found.rooms)
+    known.update(haunted=found.haunted, kept=found.kept, rooms=found.rooms, taped_extras=found.taped_extras)
     return profile, known
 
 

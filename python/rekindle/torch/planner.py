@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -11,10 +12,10 @@ import rekindle
 from rekindle.errors import ArgumentError, BudgetTooSmall
 
 from . import trees
-from .arrange import Arrangement, arranged, arrangements
+from .arrange import Arrangement, arranged, arrangements, with_options
 from .budgets import in_bytes, plan_of, profile_of
 from .errors import OtherModel, PlanLength
-from .keeping import LEVELS
+from .keeping import LEVELS, PARTS
 from .measuring import RUNS, measure
 from .offload import Places
 from .region import Planned, Region
@@ -23,8 +24,8 @@ from .whole_step import Surroundings, is_whole, region_of
 from .wiring import Call
 
 #: What is left free of a whole step's budget: PyTorch's allocator hands out up to a mebibyte more than was asked for, as it
-#: comes, and counts it as allocated.
-MARGIN = 0.01
+#: comes, and counts it as allocated. A plan is tried before it is used; this is for what differs from step to step.
+MARGIN = 0.002
 
 RULES = ("store-all", "full", "sqrt")
 
@@ -59,6 +60,11 @@ class Planner:
         #: What lies around the region, when the budget is for a whole step; and the input it was measured with.
         self.surroundings: Optional[Surroundings] = None
         self.surveyed_bytes = 0
+        #: What a step was seen to take beyond what was predicted.
+        self.reserve = 0
+        #: What was measured, for as long as it may have to be planned again.
+        self.measured: Optional[Tuple[Dict[str, Any], Dict[str, Any]]] = None
+        self.latest: Optional[Tuple[Dict[str, Any], Dict[str, Any]]] = None
         if self.given_plan is None and self.budget is None and not is_rule(strategy):
             raise ArgumentError(
                 f"`{strategy}` needs a budget, such as budget=\"8GiB\"; rules such as strategy=\"every-1\" need none",
@@ -74,7 +80,9 @@ class Planner:
         if self.given_plan is None and is_rule(self.strategy) and self.budget is None:
             return Planned(*schedule_by_rule(self.strategy, names, options))
         known: Dict[str, Any] = {}
-        if self.given_profile is None:
+        if self.measured is not None:
+            measured, known = copy.deepcopy(self.measured)
+        elif self.given_profile is None:
             measured, known = measure(
                 region.stages,
                 call,
@@ -90,6 +98,7 @@ class Planner:
             )
         else:
             measured = json.loads(self.given_profile.to_json())
+        self.latest = copy.deepcopy((measured, known))
         return self._of_profile(measured, known, names, tensors)
 
     def _of_profile(
@@ -130,12 +139,7 @@ class Planner:
         self, measured: Dict[str, Any], known: Dict[str, Any], complete: Callable[[Dict[str, Any]], Dict[str, Any]], base: int
     ) -> Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]:
         """The plan with the least predicted time, over what stages may keep in host memory of their first run."""
-        candidates: List[Tuple[Dict[str, Any], Optional[Arrangement]]] = [(measured, None)]
-        if self.given_plan is None and any(known.get("kept", ())):
-            tier = measured["tiers"][0]
-            speeds = tier["write_bytes_per_second"], tier["read_bytes_per_second"]
-            for arrangement in arrangements(measured, known["kept"], *speeds, tier["capacity_bytes"]):
-                candidates.append((arranged(measured, known["kept"], arrangement, known["rooms"]), arrangement))
+        candidates = [(measured, None)] if self.given_plan is not None else list(self._candidates(measured, known))
         best: Optional[Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]] = None
         refused: Optional[BudgetTooSmall] = None
         for candidate, arrangement in candidates:
@@ -153,6 +157,31 @@ class Planner:
             raise refused
         return best
 
+    def usable(self) -> Optional[int]:
+        """What a step may take: the budget without what stays free."""
+        if self.budget is None:
+            return None
+        margin = self.margin if self.margin is not None else MARGIN
+        return int(self.budget / (1 + margin))
+
+    def _candidates(
+        self, measured: Dict[str, Any], known: Dict[str, Any]
+    ) -> Iterator[Tuple[Dict[str, Any], Optional[Arrangement]]]:
+        extras, kept = known.get("taped_extras", ()), known.get("kept", ())
+        every = with_options(measured, extras, None) if extras else measured
+        found = [every]
+        if any(extras):
+            # Options with small tapes need more room while they run than others need for theirs.
+            few = with_options(measured, extras, [PARTS])
+            found += [few] if few != every else []
+        for profile in found:
+            yield profile, None
+            if any(kept):
+                tier = profile["tiers"][0]
+                speeds = tier["write_bytes_per_second"], tier["read_bytes_per_second"]
+                for arrangement in arrangements(profile, kept, *speeds, tier["capacity_bytes"]):
+                    yield arranged(profile, kept, arrangement, known["rooms"]), arrangement
+
     def _around(self, tensors: List[torch.Tensor]) -> Optional[Surroundings]:
         if self.surroundings is None:
             return None
@@ -169,18 +198,18 @@ class Planner:
         if self.budget is None:
             return rekindle.plan(profile, **arguments)
         try:
-            usable = int(self.budget / (1 + margin))
+            usable = int(self.budget / (1 + margin)) - self.reserve
             if usable <= base:
                 raise BudgetTooSmall(smallest_bytes=rekindle.smallest_budget(profile))
             return rekindle.plan(profile, usable - base, **arguments)
         except BudgetTooSmall as error:
             if base == 0 and margin == 0:
                 raise
-            smallest = int((error.smallest_bytes + base) * (1 + margin)) + 1
+            smallest = int((error.smallest_bytes + base + self.reserve) * (1 + margin)) + 1
             raise BudgetTooSmall(
                 f"no plan takes {rekindle.format_bytes(self.budget)} ({self.budget} bytes) or less; the smallest budget is "
                 f"{rekindle.format_bytes(smallest)} ({smallest} bytes), of which {rekindle.format_bytes(base)} are there "
-                f"before the step begins (parameters, the optimizer's state, the batch) and {margin:.0%} stay free",
+                f"before the step begins (parameters, the optimizer's state, the batch) and {margin:.1%} stay free",
                 hint="a smaller batch or a shorter sequence would lower it",
                 budget_bytes=self.budget,
                 smallest_bytes=smallest,

@@ -175,8 +175,17 @@ def state_to_come(optimizer: Optional[torch.optim.Optimizer], device: torch.devi
     for group in optimizer.param_groups:
         count = each(group)
         for parameter in _new(group["params"], optimizer, device):
-            total += count * tensor_bytes(parameter)
+            total += count * allocated_bytes(tensor_bytes(parameter))
     return total
+
+
+def allocated_bytes(size: int) -> int:
+    """What PyTorch's CUDA allocator hands out for a large tensor on its own: a rest of up to a mebibyte is not cut off."""
+    mebibyte = 1 << 20
+    if size < 10 * mebibyte:
+        return size
+    rest = -size % (2 * mebibyte)
+    return size + rest if rest <= mebibyte else size
 
 
 def _new(parameters: Iterable[torch.Tensor], optimizer: Any, device: torch.device) -> List[torch.Tensor]:
