@@ -185,22 +185,6 @@ class Bench:
             row["actions"] = way.installed.plan.actions
         return row
 
-    def smallest(self, make: Callable[..., Way]) -> Optional[int]:
-        """The smallest budget that there is a plan for, as is said when a budget of nothing is refused."""
-        import rekindle
-
-        options = self.options
-        try:
-            model = build(options.model, options.length, self.device, self.dtype, options.loss_rows, options.layers)
-            make(model, self.batch, torch.optim.AdamW(model.parameters()))
-        except rekindle.BudgetTooSmall as refused:
-            return refused.smallest_bytes
-        except Exception as error:  # noqa: BLE001 - the next way goes on
-            print(f"the smallest budget is not known: {type(error).__name__}: {error}", flush=True)
-        finally:
-            self.clean()
-        return None
-
     def step(self, way: Way, optimizer: torch.optim.Optimizer) -> None:
         loss = way.run(*self.batch)
         loss.backward()
@@ -291,16 +275,15 @@ def main() -> int:
             bench.way(f"ours-compiled@{budget // MIB}", ours(budget, ours_parts, group=options.group), budget)
     if "ours-host" in wanted:
         host = options.host * MIB
-        low, least = peak(bench.rows, "per-block"), bench.smallest(ours(1, host=host))
-        if low and least:
-            asked = [int(float(part) * low) for part in options.host_parts.split(",")]
-            # One that is too small is replaced by the smallest that is not.
-            for budget in sorted({max(budget, int(least * 1.002)) for budget in asked}):
+        low = peak(bench.rows, "per-block")
+        if low:
+            for part in options.host_parts.split(","):
+                budget = int(float(part) * low)
                 bench.way(f"ours-host@{budget // MIB}", ours(budget, host=host), budget)
         elif bench.device == "cpu":
             bench.way("ours-host@4", ours(4 * MIB, host=host), 4 * MIB)
         else:
-            print(f"no budgets for ours-host: per-block takes {low}, the smallest of ours is {least}", flush=True)
+            print("no budgets for ours-host: they are parts of what `per-block` takes", flush=True)
     name = f"{options.model}-{options.length}x{options.batch}"
     text = table(bench.config, bench.rows)
     with open(os.path.join(options.out, f"{name}.md"), "w") as file:

@@ -20,7 +20,7 @@ from .random_state import Generators
 from .region import Planned, Region
 from .report import Report
 from .schedules import schedule_by_rule
-from .whole_step import one_step, plain_peak, state_to_come, surroundings
+from .whole_step import one_step, peak_of, plain_peak, state_to_come, surroundings
 from .wiring import Call
 
 
@@ -327,7 +327,7 @@ def _tried(
             break
         with Buffers(model).look():
             # The first one finds pinned memory and whatever else a first one needs.
-            peak = max(max(one_step(model, run, region, device).peak.values()) for _ in range(2)) + around.to_come
+            peak = max(peak_of(one_step(model, run, region, device)) for _ in range(2)) + around.to_come
         planned.known["tried_peak_bytes"] = peak
         if peak <= usable:
             break

@@ -185,15 +185,28 @@ def arranged(
                 stage["backward_extra_bytes"] = own + size
                 if other < at:
                     _add_to_forward(stage, size)
+    sizes = [known[number - 1][level].size for number, level in arrangement.levels.items()]
+    boundary = max(changed["input_bytes"], *(stage["output_bytes"] for stage in stages), 1)
     for tier in changed.get("tiers", ()):
-        taken = sum(known[number - 1][level].size for number, level in arrangement.levels.items())
-        tier["capacity_bytes"] = max(tier["capacity_bytes"] - taken, 0)
-        tier["write_bytes_per_second"] = _less(tier["write_bytes_per_second"], arrangement.share_out)
-        tier["read_bytes_per_second"] = _less(tier["read_bytes_per_second"], arrangement.share_back)
+        tier["capacity_bytes"] = max(tier["capacity_bytes"] - sum(sizes), 0)
+        for speed, share in (("write", arrangement.share_out), ("read", arrangement.share_back)):
+            name = f"{speed}_bytes_per_second"
+            tier[name] = _less(tier[name], share, boundary, max(sizes, default=0))
     return changed
 
 
-def with_options(profile: Dict[str, Any], extras: Sequence[Dict[str, int]], names: Optional[Sequence[str]]) -> Dict[str, Any]:
+def extra_name(way: Optional[str], level: Optional[str] = None) -> str:
+    """What a run with a tape takes beyond it is known for each way, and for each level of what was kept before."""
+    # Apart from the ways themselves, one of which has the name of a level.
+    return f"{way or ''}+{level}" if level else way or ""
+
+
+def with_options(
+    profile: Dict[str, Any],
+    extras: Sequence[Dict[str, int]],
+    names: Optional[Sequence[str]] = None,
+    levels: Sequence[str] = (),
+) -> Dict[str, Any]:
     """The profile with some of the options alone (all without names). Of those that are left it is known what a run with a tape
     takes beyond it: much with a small tape, little with a large one, and a profile says the most of them."""
     changed = copy.deepcopy(profile)
@@ -202,7 +215,8 @@ def with_options(profile: Dict[str, Any], extras: Sequence[Dict[str, int]], name
             stage["options"] = [option for option in stage["options"] if option["name"] in names]
         left = ["", *(option["name"] for option in stage.get("options", ()))]
         if all(name in of_stage for name in left):
-            most = max(of_stage[name] for name in left)
+            kept = [extra_name(name, level) for name in left for level in levels]
+            most = max(of_stage.get(name, 0) for name in (*left, *kept))
             if most < stage.get("forward_extra_bytes", 0):
                 stage["taped_extra_bytes"] = most
     return changed
@@ -218,6 +232,9 @@ def _add_to_forward(stage: Dict[str, Any], size: int) -> None:
         _add(stage, "taped_extra_bytes", size)
 
 
-def _less(speed: int, share: float) -> int:
-    return max(int(speed * max(1.0 - share, 0.01)), 1)
+def _less(speed: int, share: float, boundary: int, largest: int) -> int:
+    """What a link is for boundaries that others use for a part of its time. Things travel one after the other: each boundary may
+    come behind the largest of the others."""
+    takes = boundary / (speed * max(1.0 - share, 0.01)) + largest / (speed * LINK)
+    return max(int(boundary / takes), 1)
 

@@ -217,7 +217,9 @@ class Noting:
             self.mode = None
         self.hooks.__exit__(kind, error, trace)
         self.hooks = None
-        self.ghost.pieces.close()
+        ghost = self.ghost
+        ghost.pieces.close()
+        ghost.pieces.leave_out(ghost.calls, len(ghost.holders))
 
     def _call(self, function: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
         ghost, arguments = self.ghost, tensors_in(args, kwargs)

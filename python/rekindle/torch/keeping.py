@@ -154,6 +154,14 @@ class Pieces:
                 call.kept = False
         self._changing, self._known = [], {}
 
+    def leave_out(self, calls: Sequence[Call], end: int) -> None:
+        """What a call gives after which autograd saves nothing more is never asked for: a second run stops at that call."""
+        read = {view.of for call in calls for view in call.saved if view is not None and not view.is_argument}
+        read |= {view.of for call in calls if call.end < end for view in call.outputs}
+        for position, piece in enumerate(self.tensors):
+            if position not in read and piece is not None:
+                self.tensors[position] = piece.new_empty(0)
+
     def clear(self) -> None:
         self.tensors = []
 

@@ -16,6 +16,7 @@ from rekindle import _core
 
 from . import trees
 from .engine import Boundary, Engine, Gradient
+from .arrange import extra_name
 from .keeping import PARTS
 from .random_state import Generators
 from .saved_sizes import add_saved_sizes
@@ -109,7 +110,7 @@ class MeasuringEngine(Engine):
 
     def taped_extras(self, number: int, boundary: Boundary, sizes: Dict[str, Any]) -> Dict[str, int]:
         """What a run with each kind of tape takes at its worst moment beyond input and tape: also a second run that fills a graph.
-        The stage's own tape is under an empty name."""
+        The stage's own tape is under an empty name; second runs where something is kept are under the way and what is kept."""
         if self.device.type != "cuda":
             return {}
         ways: List[Tuple[Optional[str], int]] = [(None, sizes["tape_bytes"])]
@@ -124,7 +125,8 @@ class MeasuringEngine(Engine):
                     ghost = self.ghost(number, boundary, level, way == PARTS)[0]
                     held = (self.live_bytes() or 0) - before
                     peak = self._peak_of(lambda: self.fill(number, ghost, boundary, way == PARTS))
-                    most[way or ""] = max(most[way or ""], held + peak + passed - size)
+                    name = extra_name(way, level)
+                    most[name] = max(most.get(name, 0), held + peak + passed - size)
                     del ghost
         return most
 

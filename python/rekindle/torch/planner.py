@@ -168,19 +168,20 @@ class Planner:
         self, measured: Dict[str, Any], known: Dict[str, Any]
     ) -> Iterator[Tuple[Dict[str, Any], Optional[Arrangement]]]:
         extras, kept = known.get("taped_extras", ()), known.get("kept", ())
-        every = with_options(measured, extras, None) if extras else measured
-        found = [every]
-        if any(extras):
+        choices: List[Optional[Arrangement]] = [None]
+        if any(kept):
+            tier = measured["tiers"][0]
+            speeds = tier["write_bytes_per_second"], tier["read_bytes_per_second"]
+            choices += arrangements(measured, kept, *speeds, tier["capacity_bytes"])
+        for choice in choices:
+            levels = sorted(set(choice.levels.values())) if choice else []
+            found: List[Dict[str, Any]] = []
             # Options with small tapes need more room while they run than others need for theirs.
-            few = with_options(measured, extras, [PARTS])
-            found += [few] if few != every else []
-        for profile in found:
-            yield profile, None
-            if any(kept):
-                tier = profile["tiers"][0]
-                speeds = tier["write_bytes_per_second"], tier["read_bytes_per_second"]
-                for arrangement in arrangements(profile, kept, *speeds, tier["capacity_bytes"]):
-                    yield arranged(profile, kept, arrangement, known["rooms"]), arrangement
+            for names in (None, [PARTS]):
+                profile = with_options(measured, extras, names, levels) if any(extras) else measured
+                if profile not in found:
+                    found.append(profile)
+                    yield (arranged(profile, kept, choice, known["rooms"]) if choice else profile), choice
 
     def _around(self, tensors: List[torch.Tensor]) -> Optional[Surroundings]:
         if self.surroundings is None:

@@ -132,9 +132,14 @@ def plain_peak(
     """The most that a step has allocated in which the region keeps everything."""
     region.__dict__["keeps_all"] = True
     try:
-        return max(one_step(model, run, region, device).peak.values())
+        return peak_of(one_step(model, run, region, device))
     finally:
         region.__dict__["keeps_all"] = False
+
+
+def peak_of(watch: Watch) -> int:
+    """The most that a watched step had allocated; what was there before it began does not count."""
+    return max(peak for point, peak in watch.peak.items() if point != "step begins")
 
 
 def one_step(
