@@ -449,9 +449,11 @@ fn the_counted_engine_finds_a_mix_up() {
 proptest! {
     #[test]
     fn measuring_finds_the_sizes_the_engine_was_made_with(profile in any_profile()) {
-        // A gradient that is larger than all that was there before would hide the workspace.
+        // A gradient that is larger than all that was there before would hide the workspace; of the
+        // workspaces of both forwards the larger one is found.
         let stages = profile.stages().iter().map(|stage| StageProfile {
             gradient_bytes: None,
+            taped_extra_bytes: None,
             parameter_gradient_bytes: Bytes::ZERO,
             backward_extra_bytes: Bytes::new(60),
             tape_bytes: Bytes::new(stage.tape_bytes.get() + 50),

@@ -61,10 +61,12 @@ def checkpointed(
         Who plans: ``"optimal"``, another solver, or a rule that needs no budget, such as ``"every-1"`` (each block by
         itself), ``"sqrt"``, ``"store-all"``.
     options : str or list
-        Other ways to keep a block's tape: ``"compile"`` (several parts of its activations under ``torch.compile``),
-        ``"selective"`` (PyTorch's selective contexts), or a list with these and parts such as ``0.5``.
+        Other ways to keep a block's tape: ``"attention"`` and ``"products"`` (the results of its costly calls), ``"parts"`` (what
+        lies before attention is run again last), ``"compile"`` (several parts of its activations under ``torch.compile``),
+        ``"selective"`` (PyTorch's selective contexts), or a list with some of these and parts of activations such as ``0.5``.
     host, disk : size; folder, or folder and size
-        Where boundaries may go. On CUDA, host memory is pinned and copied to beside the computation.
+        Where boundaries may go. On CUDA, host memory is pinned and copied to beside the computation; with ``"attention"`` or
+        ``"products"`` stages that are run again may keep these results there.
     codecs, host_codec
         Ways to make boundaries smaller that lose digits: see :class:`Places`.
     plan, profile : Plan, Profile or path
@@ -74,7 +76,7 @@ def checkpointed(
         each element as an argument of its own.
 
     margin : float
-        The part of the budget that stays free for what turns out larger: 0.01 for a whole step, 0 for a region.
+        The part of the budget that stays free for what turns out larger: 0.002 for a whole step, 0 for a region.
     group : int
         So many blocks as one stage. Compiled together they are faster, and cost the CPU less; a plan has fewer choices.
 
