@@ -126,7 +126,8 @@ def test_what_is_kept_is_not_computed_again() -> None:
     counts = {}
     for option in [None, *OPTIONS]:
         _, ours = twins(lambda: Row(blocks=2))
-        region = rekindle.torch.checkpointed(ours.blocks, plan=per_block(2) if option is None else with_option(2, option), options=option)
+        plan = per_block(2) if option is None else with_option(2, option)
+        region = rekindle.torch.checkpointed(ours.blocks, plan=plan, options=option)
         ours.blocks = region
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             ours(x).backward()
@@ -415,7 +416,12 @@ def test_a_step_that_takes_more_than_was_predicted_is_planned_again(monkeypatch:
     assert planner.usable() == usable
     before = region.plan.predicted.peak_bytes
     peaks = iter([usable - 7 + 5000, usable, usable - 7 - 1, usable - 8])
-    monkeypatch.setattr(api, "one_step", lambda *_: type("Watch", (), {"peak": {"step begins": 99 * budget, "loss": next(peaks), "step ends": 3}}))
+
+    def one_step(*_: Any) -> Any:
+        # What was there before the step began does not count.
+        return type("Watch", (), {"peak": {"step begins": 99 * budget, "loss": next(peaks), "step ends": 3}})
+
+    monkeypatch.setattr(api, "one_step", one_step)
     found = api._tried(model, lambda: None, region, planned, planner, arguments[-1])
     assert found is region.current is not planned
     assert planner.reserve == 5000 and planner.measured is None
@@ -458,3 +464,19 @@ def test_what_the_allocator_hands_out() -> None:
     assert allocated_bytes(1600 * 6400 * 2) == 20 * MIB
     assert allocated_bytes(18 * MIB + MIB // 2) == 18 * MIB + MIB // 2
     assert allocated_bytes(20 * MIB) == 20 * MIB
+
+
+def test_only_the_devices_times_count_where_it_is_the_limit() -> None:
+    from rekindle.torch.times import Times, Took, _device_is_the_limit
+
+    def times(cpu: int, kept_cpu: int) -> Times:
+        took = Took(device=100, cpu=cpu, fastest=100, slowest=100)
+        kept = Took(device=50, cpu=kept_cpu, fastest=50, slowest=50)
+        return Times(took, {None: (took, took)}, (took, took), {"attention": (1, kept, kept)}, 0, {})
+
+    # Each stage takes the device 300: two runs and a backward.
+    assert _device_is_the_limit([times(60, 60)] * 4, 0)
+    assert not _device_is_the_limit([times(90, 90)] * 4, 0)
+    # What lies around the region gives the CPU time, too; what is kept costs it time.
+    assert _device_is_the_limit([times(90, 90)] * 4, 400)
+    assert not _device_is_the_limit([times(60, 130)] * 4, 0)

@@ -250,7 +250,10 @@ class Noting:
 class Filling:
     """A second run. Knows the places and not the graph they are in."""
 
-    __slots__ = ("holders", "calls", "pieces", "after", "until", "at", "call_at", "hooks", "mode", "complete", "differs", "stopped")
+    __slots__ = (
+        *("holders", "calls", "pieces", "after", "until", "at", "call_at"),
+        *("hooks", "mode", "complete", "differs", "stopped"),
+    )
 
     def __init__(
         self,

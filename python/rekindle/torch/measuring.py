@@ -109,8 +109,8 @@ class MeasuringEngine(Engine):
         return 0 if self._first_part is None else max(self._first_part - second, 0)
 
     def taped_extras(self, number: int, boundary: Boundary, sizes: Dict[str, Any]) -> Dict[str, int]:
-        """What a run with each kind of tape takes at its worst moment beyond input and tape: also a second run that fills a graph.
-        The stage's own tape is under an empty name; second runs where something is kept are under the way and what is kept."""
+        """What a run with each kind of tape takes at its worst moment beyond input and tape, also a second run that fills a
+        graph. The stage's own tape is under an empty name; second runs where something is kept are under the way and what is kept."""
         if self.device.type != "cuda":
             return {}
         ways: List[Tuple[Optional[str], int]] = [(None, sizes["tape_bytes"])]
