@@ -47,6 +47,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--group", type=int, default=4, help="blocks that ours compiles together")
     parser.add_argument("--budgets", default="", help="in MiB, by commas; else --points between per-block's peak and plain's")
     parser.add_argument("--points", type=int, default=6)
+    parser.add_argument("--host-parts", default="0.6,0.8,1", help="budgets for ours-host, as parts of per-block's peak")
     parser.add_argument("--host", type=int, default=64 << 10, help="MiB of pinned memory for ours-host")
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--warm-up", type=int, default=3)
@@ -176,25 +177,13 @@ class Bench:
                 hidden = 1 - waited / moved if moved else 1.0
                 row["note"] += f"; copies {moved:.0f} ms, {hidden:.0%} of them hidden"
             row["predicted_ms"] = way.installed.report.predicted_step_ns / 1e6
+            known = way.installed.region.current.known
+            row["levels"] = known.get("levels")
+            row["kept"] = [kept for kept in known.get("kept", ())[:1]]
+            row["rooms"] = list(known.get("rooms", {}).values())[:1]
             row["profile"] = json.loads(way.installed.profile.to_json())
             row["actions"] = way.installed.plan.actions
         return row
-
-    def smallest(self, make: Callable[..., Way]) -> Optional[int]:
-        """The smallest budget that there is a plan for, as is said when a budget of nothing is refused."""
-        import rekindle
-
-        options = self.options
-        try:
-            model = build(options.model, options.length, self.device, self.dtype, options.loss_rows, options.layers)
-            make(model, self.batch, torch.optim.AdamW(model.parameters()))
-        except rekindle.BudgetTooSmall as refused:
-            return refused.smallest_bytes
-        except Exception as error:  # noqa: BLE001 - the next way goes on
-            print(f"the smallest budget is not known: {type(error).__name__}: {error}", flush=True)
-        finally:
-            self.clean()
-        return None
 
     def step(self, way: Way, optimizer: torch.optim.Optimizer) -> None:
         loss = way.run(*self.batch)
@@ -207,19 +196,20 @@ class Bench:
         loss = way.run(*self.batch)
         loss.backward()
         value = float(loss.detach())
-        gradients = [p.grad.detach().to("cpu", copy=True) for p in model.parameters()]
-        model.zero_grad(set_to_none=True)
         if self.reference is None:
-            self.reference = gradients
+            self.reference = [p.grad.detach().to("cpu", copy=True) for p in model.parameters()]
+            model.zero_grad(set_to_none=True)
             # How far two runs of the same code are apart on this device: some kernels add in any order.
             again = self.compare(model, way)["gradients"]
             return {"loss": value, "gradients": f"reference; a second run: {again}"}
         largest, equal = 0.0, True
-        for found, expected in zip(gradients, self.reference):
+        for parameter, reference in zip(model.parameters(), self.reference):
+            found, expected = parameter.grad, reference.to(self.device)
             if not torch.equal(found, expected):
                 equal = False
                 scale = expected.float().norm().item() or 1.0
                 largest = max(largest, (found.float() - expected.float()).norm().item() / scale)
+        model.zero_grad(set_to_none=True)
         return {"loss": value, "gradients": "equal" if equal else f"differ by up to {largest:.1e} of their length"}
 
     def finish(self) -> None:
@@ -228,10 +218,8 @@ class Bench:
 
     def clean(self) -> None:
         """Nothing of a way is left for the next one."""
-        if hasattr(torch, "compile"):
-            from torch import _dynamo
-
-            _dynamo.reset()
+        if "torch._dynamo" in sys.modules:
+            sys.modules["torch._dynamo"].reset()
         gc.collect()
         if self.device == "cuda":
             torch.cuda.empty_cache()
@@ -287,14 +275,15 @@ def main() -> int:
             bench.way(f"ours-compiled@{budget // MIB}", ours(budget, ours_parts, group=options.group), budget)
     if "ours-host" in wanted:
         host = options.host * MIB
-        low, least = peak(bench.rows, "per-block"), bench.smallest(ours(1, host=host))
-        if low and least and least < low:
-            for budget in (int(least * 1.005), int((least + low) // 2)):
+        low = peak(bench.rows, "per-block")
+        if low:
+            for part in options.host_parts.split(","):
+                budget = int(float(part) * low)
                 bench.way(f"ours-host@{budget // MIB}", ours(budget, host=host), budget)
         elif bench.device == "cpu":
             bench.way("ours-host@4", ours(4 * MIB, host=host), 4 * MIB)
         else:
-            print(f"no budgets for ours-host: per-block takes {low}, the smallest of ours is {least}", flush=True)
+            print("no budgets for ours-host: they are parts of what `per-block` takes", flush=True)
     name = f"{options.model}-{options.length}x{options.batch}"
     text = table(bench.config, bench.rows)
     with open(os.path.join(options.out, f"{name}.md"), "w") as file:

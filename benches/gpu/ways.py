@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Sequence, Tuple
 
 import torch
 from torch.utils import checkpoint as torch_checkpoint
@@ -63,8 +63,12 @@ def compiled_per_block(model: Model, batch: Batch, optimizer: Any) -> Way:
     return Way(torch.compile(model, dynamic=False))
 
 
+#: What stages may keep of their tapes when nothing is compiled.
+PARTIAL = ("attention", "products", "parts")
+
+
 def ours(
-    budget: int, options: Any = None, host: Optional[int] = None, group: int = 1
+    budget: int, options: Sequence[Any] = PARTIAL, host: Optional[int] = None, group: int = 1
 ) -> Callable[..., Way]:
     """Ours at a budget for the whole step. With compiled options what lies behind the blocks is compiled as well, as it
     is when PyTorch compiles the model."""
@@ -72,7 +76,7 @@ def ours(
     def way(model: Model, batch: Batch, optimizer: Any) -> Way:
         import rekindle.torch
 
-        if options is not None and options != "selective":
+        if any(isinstance(option, float) or option == "compile" for option in options or ()):
             import torch._functorch.config as functorch
 
             functorch.activation_memory_budget = 1.0

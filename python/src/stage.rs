@@ -126,6 +126,8 @@ impl PyTapeOption {
 ///     What a taped forward saves when nobody reads its output.
 /// forward_extra_bytes, backward_extra_bytes : int or str, default 0
 ///     What is alive only while its forward, or its backward, runs.
+/// taped_extra_bytes : int or str, optional
+///     The same of a taped forward, when that is not as much.
 /// gradient_bytes : int or str, optional
 ///     The size of the gradient of the boundary it makes, when that is not the boundary's own.
 /// parameter_gradient_bytes : int or str, default 0
@@ -153,10 +155,10 @@ impl PyStageProfile {
     #[pyo3(signature = (
         name, output_bytes, tape_bytes, forward_ns=None, backward_ns=None, *, passed_bytes=None, unread_ns=None,
         forward_extra_bytes=None, backward_extra_bytes=None, gradient_bytes=None, parameter_gradient_bytes=None,
-        pinned=false, options=None
+        pinned=false, options=None, taped_extra_bytes=None
     ), text_signature = "(name, output_bytes, tape_bytes, forward_ns=0, backward_ns=0, *, passed_bytes=0, unread_ns=0, \
         forward_extra_bytes=0, backward_extra_bytes=0, gradient_bytes=None, parameter_gradient_bytes=0, pinned=False, \
-        options=())")]
+        options=(), taped_extra_bytes=None)")]
     #[allow(clippy::too_many_arguments, reason = "they are the fields, and Python names them")]
     fn new(
         name: String,
@@ -172,6 +174,7 @@ impl PyStageProfile {
         parameter_gradient_bytes: Option<&Bound<'_, PyAny>>,
         pinned: bool,
         options: Option<&Bound<'_, PyAny>>,
+        taped_extra_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let bytes = |argument, found: Option<&Bound<'_, PyAny>>| {
             found.map_or(Ok(Bytes::ZERO), |found| size(argument, found))
@@ -188,6 +191,7 @@ impl PyStageProfile {
             backward_ns: time("backward_ns", backward_ns)?,
             unread_ns: time("unread_ns", unread_ns)?,
             forward_extra_bytes: bytes("forward_extra_bytes", forward_extra_bytes)?,
+            taped_extra_bytes: taped_extra_bytes.map(|found| size("taped_extra_bytes", found)).transpose()?,
             backward_extra_bytes: bytes("backward_extra_bytes", backward_extra_bytes)?,
             gradient_bytes: gradient_bytes.map(|found| size("gradient_bytes", found)).transpose()?,
             parameter_gradient_bytes: bytes("parameter_gradient_bytes", parameter_gradient_bytes)?,
@@ -248,6 +252,12 @@ impl PyStageProfile {
     #[getter]
     fn forward_extra_bytes(&self) -> u64 {
         self.0.forward_extra_bytes.get()
+    }
+
+    /// What is alive only while its taped forward runs, when that is not as much.
+    #[getter]
+    fn taped_extra_bytes(&self) -> Option<u64> {
+        self.0.taped_extra_bytes.map(Bytes::get)
     }
 
     /// What is alive only while its backward runs.
@@ -322,6 +332,9 @@ impl PyStageProfile {
         if let Some(bytes) = self.gradient_bytes() {
             text.push_str(&format!(", gradient_bytes={bytes}"));
         }
+        if let Some(bytes) = self.taped_extra_bytes() {
+            text.push_str(&format!(", taped_extra_bytes={bytes}"));
+        }
         if self.0.pinned {
             text.push_str(", pinned=True");
         }
@@ -352,6 +365,7 @@ impl PyStageProfile {
         fields.set_item("parameter_gradient_bytes", self.parameter_gradient_bytes())?;
         fields.set_item("pinned", self.pinned())?;
         fields.set_item("options", self.options())?;
+        fields.set_item("taped_extra_bytes", self.taped_extra_bytes())?;
         Ok((PyTuple::empty(py), fields))
     }
 }

@@ -22,6 +22,7 @@ def stages(draw: st.DrawFn, index: int) -> rekindle.StageProfile:
         forward,
         backward,
         forward_extra_bytes=draw(SIZES),
+        taped_extra_bytes=draw(st.none() | SIZES),
         backward_extra_bytes=draw(SIZES),
         gradient_bytes=draw(st.none() | SIZES),
         parameter_gradient_bytes=draw(st.sampled_from([0, 0, 7])),

@@ -83,6 +83,9 @@ pub struct StageProfile {
     /// What is alive only while its forward runs, beyond input and output (or tape).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub forward_extra_bytes: Bytes,
+    /// The same of a taped forward, when that is not as much: what a tape keeps anyhow is no workspace of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taped_extra_bytes: Option<Bytes>,
     /// What is alive only while its backward runs, beyond the tape and the gradient it starts from. The gradient it
     /// makes belongs here when it exists before the tape is released.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -111,6 +114,11 @@ impl StageProfile {
     pub fn taped_bytes_under(&self, option: Option<&TapeOption>) -> Bytes {
         // A profile passes on no more than the output, which every tape includes.
         option.map_or(self.tape_bytes, |option| option.tape_bytes).saturating_sub(self.passed_bytes)
+    }
+
+    /// What is alive only while its taped forward runs, beyond input and tape.
+    pub fn taped_workspace(&self) -> Bytes {
+        self.taped_extra_bytes.unwrap_or(self.forward_extra_bytes)
     }
 
     /// What its backward takes beside the tape and the gradient it starts from: workspace, and the gradients of its
@@ -447,7 +455,7 @@ impl Profile {
             [
                 stage.output_bytes,
                 stage.tape_bytes.max(largest.unwrap_or_default()),
-                stage.forward_extra_bytes,
+                stage.forward_extra_bytes.max(stage.taped_workspace()),
                 stage.backward_extra_bytes.max(extra.unwrap_or_default()),
                 stage.gradient_bytes.unwrap_or_default(),
                 stage.parameter_gradient_bytes,

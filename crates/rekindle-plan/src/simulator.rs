@@ -236,7 +236,7 @@ impl<'a> Walk<'a> {
         self.change([stage.input(), stage.output()], taped.bytes, |walk| {
             walk.stages[stage.index()].tape = Some(taped);
         })?;
-        let peak = self.peak_with(LiveKind::ForwardExtra(stage), profile.forward_extra_bytes)?;
+        let peak = self.peak_with(LiveKind::ForwardExtra(stage), profile.taped_workspace())?;
         let saved = if self.unread { profile.unread_ns } else { Nanos::ZERO };
         self.spend_forward(stage, forward.saturating_sub(saved))?;
         self.release_read(stage.input())?;

@@ -329,7 +329,7 @@ impl Engine for CountedEngine {
                 (option.tape_bytes, profile.backward_workspace_under(Some(option)))
             }
         };
-        let (own, extra) = (bytes.saturating_sub(profile.output_bytes), profile.forward_extra_bytes);
+        let (own, extra) = (bytes.saturating_sub(profile.output_bytes), profile.taped_workspace());
         self.count_forward(stage);
         let output = self.output(stage, &input);
         let tape = CountedTape {

@@ -23,6 +23,7 @@ prop_compose! {
     fn any_stage()(
         (output, own, forward, backward) in (0..50u64, 0..200u64, 0..90u64, 0..90u64),
         (forward_extra, backward_extra) in (0..40u64, 0..40u64),
+        taped_extra in proptest::option::of(0..40u64),
         gradient in proptest::option::of(0..60u64),
         weights in prop_oneof![Just(0), 0..60u64],
         light in 0..100u64,
@@ -35,6 +36,7 @@ prop_compose! {
             backward_ns: Nanos::new(backward),
             unread_ns: Nanos::ZERO,
             forward_extra_bytes: Bytes::new(forward_extra),
+            taped_extra_bytes: taped_extra.map(Bytes::new),
             backward_extra_bytes: Bytes::new(backward_extra),
             gradient_bytes: gradient.map(Bytes::new),
             parameter_gradient_bytes: Bytes::new(weights),
@@ -447,9 +449,11 @@ fn the_counted_engine_finds_a_mix_up() {
 proptest! {
     #[test]
     fn measuring_finds_the_sizes_the_engine_was_made_with(profile in any_profile()) {
-        // A gradient that is larger than all that was there before would hide the workspace.
+        // A gradient that is larger than all that was there before would hide the workspace; of the
+        // workspaces of both forwards the larger one is found.
         let stages = profile.stages().iter().map(|stage| StageProfile {
             gradient_bytes: None,
+            taped_extra_bytes: None,
             parameter_gradient_bytes: Bytes::ZERO,
             backward_extra_bytes: Bytes::new(60),
             tape_bytes: Bytes::new(stage.tape_bytes.get() + 50),

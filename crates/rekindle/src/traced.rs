@@ -318,6 +318,7 @@ fn profiled(
         backward_ns,
         unread_ns: unread_ns.min(fastest),
         forward_extra_bytes: Bytes::new(bytes.forward_extra.max(tape::free_extra(&free.recording))),
+        taped_extra_bytes: None,
         backward_extra_bytes: Bytes::new(backward_extra),
         gradient_bytes: (bytes.gradient != output_bytes).then(|| Bytes::new(bytes.gradient)),
         parameter_gradient_bytes: sum(|parameter| parameter.tracked),

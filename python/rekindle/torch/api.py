@@ -20,7 +20,7 @@ from .random_state import Generators
 from .region import Planned, Region
 from .report import Report
 from .schedules import schedule_by_rule
-from .whole_step import one_step, plain_peak, state_to_come, surroundings
+from .whole_step import one_step, peak_of, plain_peak, state_to_come, surroundings
 from .wiring import Call
 
 
@@ -61,10 +61,12 @@ def checkpointed(
         Who plans: ``"optimal"``, another solver, or a rule that needs no budget, such as ``"every-1"`` (each block by
         itself), ``"sqrt"``, ``"store-all"``.
     options : str or list
-        Other ways to keep a block's tape: ``"compile"`` (several parts of its activations under ``torch.compile``),
-        ``"selective"`` (PyTorch's selective contexts), or a list with these and parts such as ``0.5``.
+        Other ways to keep a block's tape: ``"attention"`` and ``"products"`` (the results of its costly calls), ``"parts"`` (what
+        lies before attention is run again last), ``"compile"`` (several parts of its activations under ``torch.compile``),
+        ``"selective"`` (PyTorch's selective contexts), or a list with some of these and parts of activations such as ``0.5``.
     host, disk : size; folder, or folder and size
-        Where boundaries may go. On CUDA, host memory is pinned and copied to beside the computation.
+        Where boundaries may go. On CUDA, host memory is pinned and copied to beside the computation; with ``"attention"`` or
+        ``"products"`` stages that are run again may keep these results there.
     codecs, host_codec
         Ways to make boundaries smaller that lose digits: see :class:`Places`.
     plan, profile : Plan, Profile or path
@@ -74,7 +76,7 @@ def checkpointed(
         each element as an argument of its own.
 
     margin : float
-        The part of the budget that stays free for what turns out larger: 0.01 for a whole step, 0 for a region.
+        The part of the budget that stays free for what turns out larger: 0.002 for a whole step, 0 for a region.
     group : int
         So many blocks as one stage. Compiled together they are faster, and cost the CPU less; a plan has fewer choices.
 
@@ -276,14 +278,18 @@ def auto(
             run()
         if survey.found is None:
             raise NotInstalled("the model needs no gradient, so there is nothing to plan; train some of its parameters")
-        call, tensors, spec = survey.found
+        (call, tensors, spec), survey.found = survey.found, None
         planner.surveyed_bytes = sum(map(trees.tensor_bytes, tensors))
         region.planned.clear()
         install_options(region.stages, options)
         region.__dict__["planner"] = planner
         planned = region._planned_for(call, tensors, spec, trees.flatten(call.extras())[0])
+        # From here on only their shapes are asked for. Their memory must not count in a step that is tried.
+        tensors = [tensor.new_empty(1).expand(tensor.shape).requires_grad_(tensor.requires_grad) for tensor in tensors]
         if whole_step:
             _keep_all_if_it_fits(model, lambda: _loss(run(), loss), region, planned, planner)
+            arguments = call, tensors, spec, trees.flatten(call.extras())[0]
+            planned = _tried(model, lambda: _loss(run(), loss), region, planned, planner, arguments)
         if planned.keeps_all and group > 1:
             region.__dict__["whole"] = whole_region(list(chain.container.children()), chain.wiring, options)
     except BaseException:
@@ -311,6 +317,34 @@ def _keep_all_if_it_fits(
         planned.keeps_all, planned.plan = True, everything
         planned.known["measured_peak_bytes"] = peak
 
+
+def _tried(
+    model: nn.Module, run: Callable[[], torch.Tensor], region: Region, planned: Planned, planner: Planner, arguments: Any
+) -> Planned:
+    """The plan, once a step under it was seen to fit. What a step takes beyond its prediction is left free, and planned again."""
+    around, usable = planner.surroundings, planner.usable()
+    device = next(model.parameters()).device
+    for _ in range(TRIES):
+        if planned.keeps_all or around is None or usable is None or planner.given_plan is not None:
+            break
+        with Buffers(model).look():
+            # The first one finds pinned memory and whatever else a first one needs.
+            peak = max(peak_of(one_step(model, run, region, device)) for _ in range(2)) + around.to_come
+        planned.known["tried_peak_bytes"] = peak
+        if peak <= usable:
+            break
+        planner.reserve += peak - usable
+        planner.measured = planner.latest
+        try:
+            region.planned.clear()
+            planned = region._planned_for(*arguments)
+        finally:
+            planner.measured = None
+    return planned
+
+
+#: How often a plan is made again when a step takes more than was predicted.
+TRIES = 3
 
 #: A prediction may be a little above what is then found.
 NEARLY = 1.01

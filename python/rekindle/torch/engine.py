@@ -14,7 +14,8 @@ from . import trees
 from .autocast_state import Autocast
 from .captures import check_captures
 from .errors import InputChanged, KeptChanged, StageChanged, UnknownOption
-from .ghosts import Ghost
+from .ghosts import Filling, Ghost, Later
+from .keeping import PARTIAL, PARTS
 from .random_state import Draws, Generators
 from .stand_ins import StandIns
 from .stage import Stage, Way
@@ -76,6 +77,11 @@ class Engine:
         # The stages that are run again for their backward alone: their first run leaves a graph that waits for its values.
         self.haunted: FrozenSet[int] = frozenset()
         self.ghosts: List[Optional[Ghost]] = [None] * count
+        # Those of them that are filled in two parts, and what some keep in host memory of their first run.
+        self.parted: FrozenSet[int] = frozenset()
+        self.keepsakes: Any = None
+        # What went wrong in a second part, which runs within PyTorch's backward.
+        self.raised: Optional[Exception] = None
         # Gradients that several stages add to. Each stage's graph starts from what is there already, so that the
         # sum is made in the order in which one graph would make it.
         self.carried: Dict[int, torch.Tensor] = {}
@@ -91,8 +97,15 @@ class Engine:
         stage = self.stage_list[index]
         if not self.known[index]:
             self._know(index)
+        keepsakes = self.keepsakes
+        if keepsakes is not None:
+            keepsakes.reach(number)
         if number in self.haunted and not self.ran[index]:
-            self.ghosts[index], output = self.ghost(number, boundary)
+            level = None if keepsakes is None else keepsakes.level(number)
+            ghost, output = self.ghost(number, boundary, level, number in self.parted)
+            self.ghosts[index] = ghost
+            if level is not None:
+                keepsakes.send(number, ghost)
             return output
         with torch.no_grad():
             tensors, spec = self._run(stage, stage.untaped, boundary, boundary.tensors)
@@ -110,16 +123,26 @@ class Engine:
         stage = self.stage_list[index]
         if not self.known[index]:
             self._know(index)
+        if self.keepsakes is not None:
+            self.keepsakes.reach(number)
         ghost = self.ghosts[index]
-        if ghost is not None and option is None:
+        if ghost is not None and (option is None or option == PARTS):
             self.ghosts[index] = None
-            self.fill(number, ghost, boundary)
+            if self.keepsakes is not None:
+                self.keepsakes.restore(number, ghost)
+            if option == PARTS and ghost.cut is None:
+                # Nothing to cut at: all of it is filled when it goes back, as it was measured.
+                ghost.waits = boundary
+            else:
+                self.fill(number, ghost, boundary, option == PARTS)
             # Nobody reads the output: that is why there is a ghost.
             return ghost, None
         way = stage.way(option)
         if way is None:
             known = ", ".join(stage.ways) or "(none)"
             raise UnknownOption(number, stage.name, str(option), known)
+        if option in PARTIAL:
+            return self._partial(number, option, boundary)
         inputs, leaves = _leaves(boundary)
         with torch.enable_grad(), self.stand_ins.within(stage.homes):
             outputs, spec = self._run(stage, way, boundary, leaves)
@@ -127,30 +150,71 @@ class Engine:
         output = Boundary([tensor.detach() for tensor in outputs], spec, [tensor.requires_grad for tensor in outputs])
         return Tape(inputs, outputs), output
 
-    def ghost(self, number: int, boundary: Boundary) -> Tuple[Ghost, Boundary]:
-        """Runs a stage and keeps its graph without the values."""
+    def ghost(
+        self,
+        number: int,
+        boundary: Boundary,
+        level: Optional[str] = None,
+        parts: bool = False,
+        values: bool = False,
+    ) -> Tuple[Ghost, Boundary]:
+        """Runs a stage and keeps its graph without the values, but for what it is told to keep."""
         stage, ghost = self.stage_list[number - 1], Ghost()
         with torch.enable_grad(), self.stand_ins.within(stage.homes):
             inputs = ghost.begin(boundary.tensors, boundary.wanted)
-            with ghost.noting():
+            with ghost.noting(level, parts, values):
                 outputs, spec = self._run(stage, stage.block, boundary, inputs)
             ghost.finish(outputs)
         self._check_captures(stage, outputs, [] if ghost.start is None else [ghost.start])
         return ghost, Boundary([tensor.detach() for tensor in outputs], spec, ghost.wanted)
 
-    def fill(self, number: int, ghost: Ghost, boundary: Boundary) -> None:
+    def _partial(self, number: int, option: str, boundary: Boundary) -> Tuple[Ghost, Boundary]:
+        """Runs a stage and keeps a part of its tape; the rest is filled in when it goes back, from its input."""
+        if option != PARTS:
+            ghost, output = self.ghost(number, boundary, option)
+            ghost.waits = boundary
+            return ghost, output
+        ghost, output = self.ghost(number, boundary, parts=True, values=True)
+        if ghost.cut is None:
+            # No attention: there is nothing to cut at, and what is kept is what comes of running it again.
+            ghost.waits = boundary
+            return ghost, output
+        self._split(number, ghost, boundary)
+        ghost.holders.clear()
+        return ghost, output
+
+    def _split(self, number: int, ghost: Ghost, boundary: Boundary) -> None:
+        ghost.split()
+        if ghost.later is not None:
+            ghost.later.run = lambda later: self.second_part(number, later, boundary)
+
+    def second_part(self, number: int, later: Later, boundary: Boundary) -> None:
+        """The backward of a stage in two parts has come to the second."""
+        if self.keepsakes is not None:
+            self.keepsakes.go_back(number)
+        try:
+            self._refill(number, later.filling(), boundary)
+        except Exception as error:
+            # PyTorch 1.13 makes an error of its own out of what is raised within its backward.
+            self.raised = error
+            raise
+
+    def fill(self, number: int, ghost: Ghost, boundary: Boundary, parts: bool = False) -> None:
         """Runs a stage again, as far as its graph needs it."""
-        stage = self.stage_list[number - 1]
-        filling = ghost.filling()
+        filling = ghost.filling(parts)
         if filling.complete or ghost.end is None:
             return
+        if ghost.later is not None:
+            self._split(number, ghost, boundary)
+        self._refill(number, filling, boundary)
+
+    def _refill(self, number: int, filling: Filling, boundary: Boundary) -> None:
+        stage = self.stage_list[number - 1]
         _, leaves = _leaves(boundary)
         with torch.enable_grad(), self.stand_ins.within(stage.homes), filling:
             self._run(stage, stage.block, boundary, leaves)
         if filling.differs is not None:
-            position, forward, again = filling.differs
-            words = trees.in_words(forward), trees.in_words(again)
-            raise StageChanged(number, stage.name, position, *words, of="what its backward reads")
+            raise StageChanged(number, stage.name, *filling.differs, of="what its backward reads")
         if not filling.complete:
             made = f"{filling.at} tensors", "more"
             raise StageChanged(number, stage.name, filling.at, made[1], made[0], of="what its backward reads")
@@ -160,7 +224,13 @@ class Engine:
         outputs: List[torch.Tensor] = []
         given: List[torch.Tensor] = []
         is_ghost = isinstance(tape, Ghost)
+        if self.keepsakes is not None and not (is_ghost and tape.later is not None):
+            self.keepsakes.go_back(number)
         if is_ghost:
+            if tape.waits is not None:
+                boundary, tape.waits = tape.waits, None
+                self.fill(number, tape, boundary)
+                del boundary
             incoming = [of_output for of_output, is_wanted in zip(gradient, tape.wanted) if is_wanted]
             if tape.end is not None and any(of_output is not None for of_output in incoming):
                 tape.box.incoming = incoming
@@ -189,7 +259,12 @@ class Engine:
                     outputs.append(leaf)
                     given.append(carried)
         leaves = (*wanted, *self.extra_leaves, *own)
-        found = _gradients(tuple(outputs), leaves, tuple(given)) if leaves else ()
+        try:
+            found = _gradients(tuple(outputs), leaves, tuple(given)) if leaves else ()
+        except Exception as error:
+            if self.raised is None or self.raised is error:
+                raise
+            raise self.raised from None
         del outputs, given
         at = len(wanted)
         if is_ghost:
@@ -212,6 +287,8 @@ class Engine:
 
     def know_all(self) -> None:
         """When the forward half is over: what concerns several stages."""
+        if self.keepsakes is not None:
+            self.keepsakes.turn()
         for index, known in enumerate(self.known):
             if not known:
                 self._know(index)

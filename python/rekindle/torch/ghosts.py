@@ -7,15 +7,21 @@ value, a *ghost*, and the second run fills the values in and stops.
 
 Neither the stage's input nor its output is held by a ghost. The graph begins and ends with a node of our own, which are tied
 to tensors without an element; gradients come in and go out through a box that both know.
+
+A ghost may keep the results of costly calls (`keeping`), so that its second run does not make them again. And it may be filled
+in two *parts*: first what lies behind its attention, which goes back first, and what lies before only when the backward comes
+to it. The two are then never there at once.
 """
 
 from __future__ import annotations
 
-from typing import Any, List, Optional, Sequence, Tuple
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from .trees import describe
+from .keeping import ATTENTION_CALLS, Call, Pieces, View, Watching, calls_of, tensors_in
+from .trees import describe, in_words, unflatten
 
 
 class Stop(BaseException):
@@ -70,23 +76,53 @@ _end = super(torch.autograd.Function, End).apply
 class Holder:
     """The place of a saved value in a graph. It goes when the graph has read it, and the value with it."""
 
-    __slots__ = ("value", "shape", "dtype")
+    __slots__ = ("value", "shape", "dtype", "later", "__weakref__")
 
     def __init__(self, like: torch.Tensor) -> None:
         self.value: Optional[torch.Tensor] = None
         self.shape, self.dtype = like.shape, like.dtype
+        #: Fills this place when it is read, where it is of the part that comes last.
+        self.later: Optional["Later"] = None
 
 
 def _read(holder: Holder) -> torch.Tensor:
+    if holder.value is None and holder.later is not None:
+        holder.later.come()
     if holder.value is None:
         raise RuntimeError("a graph without its values was gone back through; this is a bug in rekindle")
     return holder.value
 
 
+class Later:
+    """The part of a ghost that is filled when the backward comes to it. Places know this; it must not hold on to them, or a
+    step that is given up would stay."""
+
+    __slots__ = ("run", "places", "call")
+
+    def __init__(self, places: List[Holder], call: Call):
+        #: The places before a costly call and of what autograd saved of it, and the call.
+        self.places, self.call = [weakref.ref(place) for place in places], call
+        #: Runs the stage again within :meth:`filling`; set by the engine.
+        self.run: Optional[Callable[["Later"], None]] = None
+        saved = zip(places[call.start :], call.saved)
+        of_arguments = [place for place, view in saved if view is not None and view.is_argument]
+        for place in (*places[: call.start], *of_arguments):
+            place.later = self
+
+    def come(self) -> None:
+        run, self.run = self.run, None
+        if run is not None:
+            run(self)
+
+    def filling(self) -> "Filling":
+        places = [reference() for reference in self.places]
+        return Filling(places, [self.call], Pieces(), until=self.call)
+
+
 class Ghost:
     """The graph of one stage without its values, or, once they are filled in, its tape."""
 
-    __slots__ = ("box", "start", "end", "holders", "input_wanted", "wanted")
+    __slots__ = ("box", "start", "end", "holders", "input_wanted", "wanted", "calls", "pieces", "cut", "waits", "later")
 
     def __init__(self) -> None:
         self.box = Box()
@@ -95,6 +131,14 @@ class Ghost:
         self.holders: List[Holder] = []
         self.input_wanted: Sequence[bool] = ()
         self.wanted: List[bool] = []
+        #: The costly calls of the first run, and what is kept of them.
+        self.calls: List[Call] = []
+        self.pieces = Pieces()
+        #: The first call of attention, before which a ghost of two parts is cut.
+        self.cut: Optional[Call] = None
+        #: What it is filled from when it goes back; none where that is done before.
+        self.waits: Any = None
+        self.later: Optional[Later] = None
 
     def begin(self, tensors: List[torch.Tensor], wanted: Sequence[bool]) -> List[torch.Tensor]:
         """The stage's inputs, as the graph sees them. The stage is to run within :meth:`noting`."""
@@ -106,17 +150,10 @@ class Ghost:
         tied = iter(_begin(self.box, self.start, *asked))
         return [next(tied) if is_wanted else tensor for tensor, is_wanted in zip(tensors, wanted)]
 
-    def noting(self) -> Any:
-        """Within it, autograd keeps places in place of values."""
-        holders = self.holders
-
-        # The graph holds on to this function for as long as it lives: it must not know the ghost, which holds the graph.
-        def place(tensor: torch.Tensor) -> Holder:
-            holder = Holder(tensor)
-            holders.append(holder)
-            return holder
-
-        return torch.autograd.graph.saved_tensors_hooks(place, _read)
+    def noting(self, level: Optional[str] = None, parts: bool = False, values: bool = False) -> Any:
+        """Within it, autograd keeps places in place of values. What ``level`` says is kept; with ``parts`` the cut is looked
+        for, and with ``values`` what lies behind it is kept as in any tape."""
+        return Noting(self, level, parts, values)
 
     def finish(self, outputs: List[torch.Tensor]) -> None:
         self.wanted = [output.requires_grad for output in outputs]
@@ -124,21 +161,116 @@ class Ghost:
         if asked:
             self.end = _end(self.box, *asked)
 
-    def filling(self) -> "Filling":
-        """Within it, a second run of the stage fills the values in, and stops with the last."""
-        return Filling(self.holders)
+    def filling(self, parts: bool = False) -> "Filling":
+        """Within it, a second run of the stage fills the values in, and stops with the last. With ``parts``, those behind the
+        cut; the others come when they are read."""
+        if parts and self.cut is not None:
+            self.split()
+            return Filling(self.holders, self.calls, self.pieces, after=self.cut)
+        return Filling(self.holders, self.calls, self.pieces)
+
+    def split(self) -> None:
+        """The places before the cut are filled when they are read."""
+        cut = self.cut
+        if cut is not None and self.later is None:
+            self.later = Later(self.holders[: cut.end], cut)
+
+
+class Noting:
+    """A first run. The graph holds on to what packs its values for as long as it lives: that must not know the ghost, which
+    holds the graph."""
+
+    __slots__ = ("ghost", "hooks", "mode", "functions", "inside", "values", "behind")
+
+    def __init__(self, ghost: Ghost, level: Optional[str], parts: bool, values: bool):
+        self.ghost = ghost
+        self.functions = calls_of(level)
+        self.values = values
+        # What is saved of the call at hand, and whether the cut was passed: lists, which the packing function shares.
+        self.inside: List[Optional[List[torch.Tensor]]] = [None]
+        self.behind: List[bool] = [False]
+        watched = self.functions | (ATTENTION_CALLS if parts else frozenset())
+        self.mode = Watching(watched, self._call) if watched else None
+        self.hooks: Any = None
+
+    def __enter__(self) -> None:
+        holders, inside, behind, values = self.ghost.holders, self.inside, self.behind, self.values
+
+        def place(tensor: torch.Tensor) -> Holder:
+            holder = Holder(tensor)
+            if inside[0] is not None:
+                inside[0].append(tensor.detach())
+            elif values and behind[0]:
+                holder.value = tensor.detach()
+            holders.append(holder)
+            return holder
+
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(place, _read)
+        self.hooks.__enter__()
+        if self.mode is not None:
+            self.mode.__enter__()
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if self.mode is not None:
+            self.mode.__exit__(kind, error, trace)
+            # The mode knows this, and this the ghost; the graph must know neither.
+            self.mode = None
+        self.hooks.__exit__(kind, error, trace)
+        self.hooks = None
+        ghost = self.ghost
+        ghost.pieces.close()
+        ghost.pieces.leave_out(ghost.calls, len(ghost.holders))
+
+    def _call(self, function: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
+        ghost, arguments = self.ghost, tensors_in(args, kwargs)
+        call = Call(function, len(ghost.holders), arguments)
+        self.inside[0] = saved = []
+        try:
+            output = function(*args, **kwargs)
+        finally:
+            self.inside[0] = None
+        call.end = len(ghost.holders)
+        is_cut = ghost.cut is None and function in ATTENTION_CALLS
+        if function in self.functions:
+            ghost.pieces.keep(call, arguments, saved, output)
+        else:
+            # Seen for the cut alone: what is not an argument's is made by the call itself.
+            ghost.pieces.look(call, arguments, saved)
+        if is_cut:
+            ghost.cut = call
+            self.behind[0] = True
+        if self.values and self.behind[0]:
+            for holder, tensor, view in zip(ghost.holders[call.start :], saved, call.saved):
+                if not (is_cut and view is not None and view.is_argument):
+                    holder.value = tensor
+        ghost.calls.append(call)
+        return output
 
 
 class Filling:
     """A second run. Knows the places and not the graph they are in."""
 
-    __slots__ = ("holders", "at", "hooks", "complete", "differs", "stopped")
+    __slots__ = (
+        *("holders", "calls", "pieces", "after", "until", "at", "call_at"),
+        *("hooks", "mode", "complete", "differs", "stopped"),
+    )
 
-    def __init__(self, holders: List[Holder]):
+    def __init__(
+        self,
+        holders: List[Any],
+        calls: Sequence[Call] = (),
+        pieces: Optional[Pieces] = None,
+        after: Optional[Call] = None,
+        until: Optional[Call] = None,
+    ):
         self.holders, self.at, self.stopped = holders, 0, False
+        self.calls, self.pieces, self.call_at = calls, pieces or Pieces(), 0
+        # With two parts: fill what lies behind a call, or what lies before it.
+        self.after, self.until = after, until
         # The first value of another shape or type: which, what it was, and what it is.
-        self.differs: Optional[Tuple[int, Tuple[Any, ...], Tuple[Any, ...]]] = None
+        self.differs: Optional[Tuple[int, str, str]] = None
         self.hooks: Any = None
+        self.mode: Any = None
         # A graph that saves nothing needs no second run at all.
         self.complete = not holders
 
@@ -148,26 +280,101 @@ class Filling:
         holders = self.holders
         if self.at < len(holders):
             holder = holders[self.at]
-            if tensor.shape != holder.shape or tensor.dtype != holder.dtype:
-                self.differs = self.at, (tuple(holder.shape), holder.dtype), describe(tensor)
-                self.stopped = True
-                raise Stop
-            holder.value = tensor.detach()
+            # None where the graph is through with it.
+            if holder is not None and (tensor.shape != holder.shape or tensor.dtype != holder.dtype):
+                self._differ(in_words((tuple(holder.shape), holder.dtype)), in_words(describe(tensor)))
+            if holder is not None and self._is_asked(self.at):
+                holder.value = tensor.detach()
         self.at += 1
-        if self.at == len(holders):
+        self._stop_if_complete()
+
+    def _is_asked(self, position: int) -> bool:
+        after = self.after
+        if after is None or position >= after.end:
+            return True
+        if position < after.start:
+            return False
+        view = after.saved[position - after.start]
+        return view is None or not view.is_argument
+
+    def _stop_if_complete(self) -> None:
+        if self.at == len(self.holders) and self.until is None:
             self.complete = self.stopped = True
             raise Stop
+
+    def _differ(self, forward: str, again: str) -> None:
+        self.differs = self.at, forward, again
+        self.stopped = True
+        raise Stop
+
+    def _call(self, function: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
+        until = self.until
+        if until is not None:
+            if function is not until.function:
+                return function(*args, **kwargs)
+            call = until
+        elif self.call_at < len(self.calls):
+            call = self.calls[self.call_at]
+        else:
+            return function(*args, **kwargs)
+        self.call_at += 1
+        arguments = tensors_in(args, kwargs)
+        found = [(tuple(t.shape), tuple(t.stride()), t.dtype) for t in arguments]
+        if call.function is not function or self.at != call.start or found != call.arguments:
+            self._differ(_words_of(call.function, call.arguments), _words_of(function, found))
+        if until is not None:
+            self._take_arguments(call, arguments)
+            self.complete = self.stopped = True
+            raise Stop
+        if not call.kept:
+            return function(*args, **kwargs)
+        self._take(call, arguments)
+        self.at = call.end
+        self._stop_if_complete()
+        made = [view.over(self._piece(view)) for view in call.outputs]
+        for tensor, wanted in zip(made, call.wanted):
+            # What follows has to be part of a graph again, so that autograd asks for its values.
+            tensor.requires_grad_(wanted)
+        return unflatten(made, call.spec)
+
+    def _take(self, call: Call, arguments: List[torch.Tensor]) -> None:
+        for position, view in enumerate(call.saved, call.start):
+            if view is not None and self._is_asked(position):
+                self.holders[position].value = view.over(arguments[view.of] if view.is_argument else self._piece(view))
+
+    def _take_arguments(self, call: Call, arguments: List[torch.Tensor]) -> None:
+        for holder, view in zip(self.holders[call.start :], call.saved):
+            if holder is not None and view is not None and view.is_argument:
+                holder.value = view.over(arguments[view.of])
+
+    def _piece(self, view: View) -> torch.Tensor:
+        piece = self.pieces.tensors[view.of]
+        if piece is None:
+            raise RuntimeError("what a call gave was kept and is not there; this is a bug in rekindle")
+        return piece
 
     def __enter__(self) -> "Filling":
         self.hooks = torch.autograd.graph.saved_tensors_hooks(self._fill, _read)
         self.hooks.__enter__()
+        if self.calls:
+            self.mode = Watching(frozenset(call.function for call in self.calls), self._call)
+            self.mode.__enter__()
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
+        if self.mode is not None:
+            self.mode.__exit__(kind, error, trace)
+            self.mode = None
         self.hooks.__exit__(kind, error, trace)
         self.hooks = None
-        # From here on the graph alone holds the values, and lets each go when it has read it. The list is emptied, not
-        # replaced: the graph knows it.
+        # From here on the graph alone holds the values, and lets each go when it has read it. The lists are emptied, not
+        # replaced: the graph knows them.
         self.holders.clear()
+        self.pieces.clear()
         # PyTorch 1.13 makes an error of its own out of what a hook raises.
         return self.stopped and kind is not None
+
+
+def _words_of(function: Any, arguments: Sequence[Tuple[Any, ...]]) -> str:
+    given = ", ".join(in_words((shape, dtype)) for shape, _, dtype in arguments)
+    return f"`{getattr(function, '__name__', function)}({given})`"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Callable, Dict, FrozenSet, List, Optional, Tuple
+from typing import Any, Callable, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -16,6 +16,8 @@ from rekindle import _core
 
 from . import trees
 from .engine import Boundary, Engine, Gradient
+from .arrange import extra_name
+from .keeping import PARTS
 from .random_state import Generators
 from .saved_sizes import add_saved_sizes
 from .stage import Stage, Way
@@ -36,6 +38,7 @@ class MeasuringEngine(Engine):
         generators: Generators,
         device: torch.device,
         hauntable: FrozenSet[int] = frozenset(),
+        levels: Sequence[str] = (),
     ):
         super().__init__(stages, call, generators)
         self.device = device
@@ -43,6 +46,10 @@ class MeasuringEngine(Engine):
         self.know_all()
         #: The stages whose first run may leave a graph without its values.
         self.hauntable = hauntable
+        #: What stages could keep of their first run in host memory.
+        self.levels = levels
+        self._first_part: Optional[int] = None
+        self._looks = False
 
     def _again(self, index: int, stage: Stage, way: Way, value: Any) -> Any:
         # Each time with new random numbers: they take their time, too.
@@ -84,6 +91,61 @@ class MeasuringEngine(Engine):
         self.own_gradients = [None] * len(self.stage_list)
         self.carried.clear()
 
+    def room_of_second_part(self, number: int, boundary: Boundary) -> int:
+        """How much less a backward in two parts takes at the worst moment of its second part than at that of its first."""
+        if self.device.type != "cuda":
+            return 0
+        tape, made = self.tape(number, PARTS, boundary)
+        gradient = self.some_gradient(made)
+        del made
+        self.finish()
+        self.peak_bytes()
+        self._looks, self._first_part = True, None
+        self.backward(number, tape, gradient)
+        self._looks = False
+        self.finish()
+        second = self.peak_bytes() or 0
+        self.forget_gradients()
+        return 0 if self._first_part is None else max(self._first_part - second, 0)
+
+    def taped_extras(self, number: int, boundary: Boundary, sizes: Dict[str, Any]) -> Dict[str, int]:
+        """What a run with each kind of tape takes at its worst moment beyond input and tape, also a second run that fills a
+        graph. The stage's own tape is under an empty name; second runs where something is kept are under the way and what is kept."""
+        if self.device.type != "cuda":
+            return {}
+        ways: List[Tuple[Optional[str], int]] = [(None, sizes["tape_bytes"])]
+        ways += [(option["name"], option["tape_bytes"]) for option in sizes.get("options", ())]
+        passed, most = sizes.get("passed_bytes", 0), {}
+        for way, size in ways:
+            most[way or ""] = max(self._peak_of(lambda: self.tape(number, way, boundary)) + passed - size, 0)
+        if number in self.hauntable:
+            for level in (None, *self.levels):
+                for way, size in [pair for pair in ways if pair[0] in (None, PARTS)]:
+                    before = self.live_bytes() or 0
+                    ghost = self.ghost(number, boundary, level, way == PARTS)[0]
+                    held = (self.live_bytes() or 0) - before
+                    peak = self._peak_of(lambda: self.fill(number, ghost, boundary, way == PARTS))
+                    name = extra_name(way, level)
+                    most[name] = max(most.get(name, 0), held + peak + passed - size)
+                    del ghost
+        return most
+
+    def _peak_of(self, run: Callable[[], Any]) -> int:
+        """The most that is there while something runs, beside what was there."""
+        self.finish()
+        self.peak_bytes()
+        before = self.live_bytes() or 0
+        made = run()
+        self.finish()
+        peak = self.peak_bytes() or 0
+        del made
+        return max(peak - before, 0)
+
+    def second_part(self, number: int, later: Any, boundary: Boundary) -> None:
+        if self._looks:
+            self._first_part = self.peak_bytes()
+        super().second_part(number, later, boundary)
+
     def finish(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -110,12 +172,13 @@ def measure(
     progress: Optional[Callable[[int, str], None]] = None,
     hauntable: FrozenSet[int] = frozenset(),
     around_ns: int = 0,
+    levels: Sequence[str] = (),
 ) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     """The profile of a region's stages, as a dictionary, and what is known of the measurement."""
     device = tensors[0].device
     generators = Generators([device])
     state = generators.state()
-    engine = MeasuringEngine(stages, call, generators, device, hauntable)
+    engine = MeasuringEngine(stages, call, generators, device, hauntable, levels)
     boundary = Boundary([t.detach() for t in tensors], spec, [t.requires_grad for t in tensors])
     try:
         # Sizes; times are measured as a step has them.
@@ -123,10 +186,11 @@ def measure(
         profile = json.loads(text)
         if not sized:
             add_saved_sizes(engine, boundary, profile)
-        haunted = add_times(engine, boundary, profile, runs, around_ns)
+        found = add_times(engine, boundary, profile, runs, around_ns)
     finally:
         generators.restore(state)
-    known = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs, "haunted": haunted}
+    known = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs}
+    known.update(haunted=found.haunted, kept=found.kept, rooms=found.rooms, taped_extras=found.taped_extras)
     return profile, known
 
 

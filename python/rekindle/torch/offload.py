@@ -11,8 +11,10 @@ import torch
 from rekindle import _core
 from rekindle.errors import ArgumentError
 
+from .arrange import Arrangement
 from .budgets import in_bytes
 from .codecs import codec_named
+from .keepsakes import Keepsakes
 from .parcels import AsBytes, ByNumber, Tickets
 
 Disk = Union[str, "os.PathLike[str]", Tuple[Union[str, "os.PathLike[str]"], Any]]
@@ -109,6 +111,15 @@ class Places:
             ratio = codec.ratio(like.dtype)
             write, read = int(write / ratio), int(read / ratio)
         return _tier("host", limit, (write, read))
+
+    def takes_keepsakes(self, device: torch.device) -> bool:
+        """Whether there is host memory beside the device that changes nothing on the way."""
+        return self.host is not None and device.type == "cuda" and self.host_codec is None
+
+    def keepsakes(self, arrangement: Arrangement) -> Keepsakes:
+        """What stages keep of their first runs in one step."""
+        assert self.pinned is not None and self.tickets is not None
+        return Keepsakes(arrangement, self.pinned.store(), self.tickets)
 
     def parcels(self) -> Any:
         """How boundaries travel in one step."""

@@ -1,4 +1,5 @@
-"""Ways to keep less of a stage's tape: compiled with a part of its activations, or by PyTorch's selective contexts.
+"""Ways to keep less of a stage's tape: the results of costly calls, one part after the other, compiled with a part of its
+activations, or by PyTorch's selective contexts.
 
 Each way is an option in plans, by its name. A plan mixes them: this block keeps all of its tape, that one a part of it, and
 a third is run again.
@@ -17,6 +18,7 @@ from rekindle.errors import ArgumentError
 
 from .errors import DeviceAbsent
 from .group import Group
+from .keeping import PARTIAL
 from .stage import Stage
 
 #: The parts of a block's activations that compiled options may keep. With none, its backward starts from its input.
@@ -37,7 +39,8 @@ def whole_region(blocks: List[Any], wiring: str, options: Union[None, str, Seque
 
 
 def install_options(stages: List[Stage], options: Union[None, str, Sequence[Any]]) -> None:
-    """Gives stages their options: ``"compile"``, ``"selective"``, ``"recompute"``, or a list with parts such as ``0.5``."""
+    """Gives stages their options: ``"attention"``, ``"products"``, ``"parts"``, ``"compile"``, ``"selective"``, ``"recompute"``,
+    or a list with some of these and parts of activations such as ``0.5``."""
     if options is None:
         return
     named = [options] if isinstance(options, (str, float)) else list(options)
@@ -49,13 +52,22 @@ def install_options(stages: List[Stage], options: Union[None, str, Sequence[Any]
             _selective(stages)
         elif option == RECOMPUTE:
             _recompute(stages)
+        elif option in PARTIAL:
+            _partial(stages, option)
         elif isinstance(option, (int, float)) and 0 <= option <= 1:
             parts.append(float(option))
         else:
             raise ArgumentError(
-                f"`{option}` is no option, expected \"compile\", \"selective\", \"recompute\" or a part from 0 to 1 such as 0.5",
+                f"`{option}` is no option, expected \"attention\", \"products\", \"parts\", \"compile\", \"selective\", "
+                "\"recompute\" or a part from 0 to 1 such as 0.5",
                 argument="options",
             )
+    if parts and any(option in PARTIAL for option in named):
+        raise ArgumentError(
+            "compiled options were given together with \"attention\", \"products\" or \"parts\", which run blocks that are not "
+            "compiled; expected the one or the other",
+            argument="options",
+        )
     if parts:
         _compiled(stages, sorted({part for part in parts if part < 1}, reverse=True))
 
@@ -94,6 +106,13 @@ def compiled_call(part: float) -> Callable[..., Any]:
     code = _call.__code__.replace(co_name=f"call_keeping_{int(part * 1000)}")
     call = types.FunctionType(code, globals(), code.co_name)
     return torch.compile(call, backend=compile_graph, dynamic=False)
+
+
+def _partial(stages: List[Stage], option: str) -> None:
+    for stage in stages:
+        if stage.may_be_filled():
+            # The engine runs it: what is kept is no matter of how the block is called.
+            stage.ways[option] = stage.block
 
 
 def _recompute(stages: List[Stage]) -> None:

@@ -124,7 +124,11 @@ class PinnedStore:
             for flat in entry.encoded:
                 layout = Layout(flat)
                 size = flat.numel() * flat.element_size()
-                buffer = host.lend(size)
+                try:
+                    buffer = host.lend(size)
+                except MemoryError:
+                    self._undo(entry)
+                    raise
                 if buffer.used_until is not None:
                     host.out.wait_event(buffer.used_until)
                 buffer.memory[:size].view(flat.dtype).copy_(flat, non_blocking=True)
@@ -133,6 +137,13 @@ class PinnedStore:
         for buffer, _ in entry.parts:
             buffer.used_until = entry.gone
         self.entries[number] = entry
+
+    def _undo(self, entry: Entry) -> None:
+        """There is no room for all of it: what was lent already goes back."""
+        through = self.host.out.record_event()
+        for buffer, _ in entry.parts:
+            buffer.used_until = through
+            self.host.give_back(buffer)
 
     def wait(self, number: int) -> None:
         entry = self.entries[number]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 
@@ -11,8 +12,10 @@ import rekindle
 from rekindle.errors import ArgumentError, BudgetTooSmall
 
 from . import trees
+from .arrange import Arrangement, arranged, arrangements, with_options
 from .budgets import in_bytes, plan_of, profile_of
 from .errors import OtherModel, PlanLength
+from .keeping import LEVELS, PARTS
 from .measuring import RUNS, measure
 from .offload import Places
 from .region import Planned, Region
@@ -21,8 +24,8 @@ from .whole_step import Surroundings, is_whole, region_of
 from .wiring import Call
 
 #: What is left free of a whole step's budget: PyTorch's allocator hands out up to a mebibyte more than was asked for, as it
-#: comes, and counts it as allocated.
-MARGIN = 0.01
+#: comes, and counts it as allocated. A plan is tried before it is used; this is for what differs from step to step.
+MARGIN = 0.002
 
 RULES = ("store-all", "full", "sqrt")
 
@@ -57,6 +60,11 @@ class Planner:
         #: What lies around the region, when the budget is for a whole step; and the input it was measured with.
         self.surroundings: Optional[Surroundings] = None
         self.surveyed_bytes = 0
+        #: What a step was seen to take beyond what was predicted.
+        self.reserve = 0
+        #: What was measured, for as long as it may have to be planned again.
+        self.measured: Optional[Tuple[Dict[str, Any], Dict[str, Any]]] = None
+        self.latest: Optional[Tuple[Dict[str, Any], Dict[str, Any]]] = None
         if self.given_plan is None and self.budget is None and not is_rule(strategy):
             raise ArgumentError(
                 f"`{strategy}` needs a budget, such as budget=\"8GiB\"; rules such as strategy=\"every-1\" need none",
@@ -72,7 +80,9 @@ class Planner:
         if self.given_plan is None and is_rule(self.strategy) and self.budget is None:
             return Planned(*schedule_by_rule(self.strategy, names, options))
         known: Dict[str, Any] = {}
-        if self.given_profile is None:
+        if self.measured is not None:
+            measured, known = copy.deepcopy(self.measured)
+        elif self.given_profile is None:
             measured, known = measure(
                 region.stages,
                 call,
@@ -84,9 +94,11 @@ class Planner:
                 self.progress,
                 region.hauntable,
                 self.surroundings.time_ns() if self.surroundings else 0,
+                [level for level in LEVELS if level in options and self.places.takes_keepsakes(tensors[0].device)],
             )
         else:
             measured = json.loads(self.given_profile.to_json())
+        self.latest = copy.deepcopy((measured, known))
         return self._of_profile(measured, known, names, tensors)
 
     def _of_profile(
@@ -99,23 +111,77 @@ class Planner:
         if self.places:
             # What a profile of another day says of places was true of that day's disk.
             self.places.open(measured, tensors[0])
-        if is_whole(whole):
-            whole = {**measured, "input_bytes": whole["input_bytes"], "stages": whole["stages"]}
-        elif around:
-            whole = around.around(measured)
-        profile = rekindle.Profile.from_json(json.dumps(whole))
         base = around.base_bytes if around else 0
-        plan = self.given_plan or self._solve(profile, base)
+
+        def complete(measured: Dict[str, Any]) -> Dict[str, Any]:
+            if is_whole(whole):
+                return {**measured, "input_bytes": whole["input_bytes"], "stages": whole["stages"]}
+            return around.around(measured) if around else measured
+
+        plan, profile, measured, arrangement = self._best(measured, known, complete, base)
+        stepwise = is_whole(json.loads(profile.to_json()))
         actions = actions_of(plan)
-        if is_whole(whole):
+        if stepwise:
             actions = without_surroundings(actions, before=True, after=True, stages=stages)
         known["base_bytes"] = base
-        known["whole_step"] = is_whole(whole)
+        known["whole_step"] = stepwise
+        if arrangement is not None:
+            known["haunted"] = sorted({*known["haunted"], *arrangement.levels})
+            known["levels"] = arrangement.levels
         schedule = schedule_of(json.dumps(measured), actions, stages)
         planned = Planned(schedule, actions, plan, profile, self.places, known)
+        planned.arrangement = arrangement
         # One who asks for a rule, or gives a plan, gets it.
         planned.keeps_all = self.given_plan is None and not is_rule(self.strategy) and keeps_all(actions)
         return planned
+
+    def _best(
+        self, measured: Dict[str, Any], known: Dict[str, Any], complete: Callable[[Dict[str, Any]], Dict[str, Any]], base: int
+    ) -> Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]:
+        """The plan with the least predicted time, over what stages may keep in host memory of their first run."""
+        candidates = [(measured, None)] if self.given_plan is not None else list(self._candidates(measured, known))
+        best: Optional[Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]] = None
+        refused: Optional[BudgetTooSmall] = None
+        for candidate, arrangement in candidates:
+            profile = rekindle.Profile.from_json(json.dumps(complete(candidate)))
+            try:
+                plan = self.given_plan or self._solve(profile, base)
+            except BudgetTooSmall as error:
+                if refused is None or error.smallest_bytes < refused.smallest_bytes:
+                    refused = error
+                continue
+            if best is None or plan.predicted.step_ns < best[0].predicted.step_ns:
+                best = plan, profile, candidate, arrangement
+        if best is None:
+            assert refused is not None
+            raise refused
+        return best
+
+    def usable(self) -> Optional[int]:
+        """What a step may take: the budget without what stays free."""
+        if self.budget is None:
+            return None
+        margin = self.margin if self.margin is not None else MARGIN
+        return int(self.budget / (1 + margin))
+
+    def _candidates(
+        self, measured: Dict[str, Any], known: Dict[str, Any]
+    ) -> Iterator[Tuple[Dict[str, Any], Optional[Arrangement]]]:
+        extras, kept = known.get("taped_extras", ()), known.get("kept", ())
+        choices: List[Optional[Arrangement]] = [None]
+        if any(kept):
+            tier = measured["tiers"][0]
+            speeds = tier["write_bytes_per_second"], tier["read_bytes_per_second"]
+            choices += arrangements(measured, kept, *speeds, tier["capacity_bytes"])
+        for choice in choices:
+            levels = sorted(set(choice.levels.values())) if choice else []
+            found: List[Dict[str, Any]] = []
+            # Options with small tapes need more room while they run than others need for theirs.
+            for names in (None, [PARTS]):
+                profile = with_options(measured, extras, names, levels) if any(extras) else measured
+                if profile not in found:
+                    found.append(profile)
+                    yield (arranged(profile, kept, choice, known["rooms"]) if choice else profile), choice
 
     def _around(self, tensors: List[torch.Tensor]) -> Optional[Surroundings]:
         if self.surroundings is None:
@@ -133,18 +199,18 @@ class Planner:
         if self.budget is None:
             return rekindle.plan(profile, **arguments)
         try:
-            usable = int(self.budget / (1 + margin))
+            usable = int(self.budget / (1 + margin)) - self.reserve
             if usable <= base:
                 raise BudgetTooSmall(smallest_bytes=rekindle.smallest_budget(profile))
             return rekindle.plan(profile, usable - base, **arguments)
         except BudgetTooSmall as error:
             if base == 0 and margin == 0:
                 raise
-            smallest = int((error.smallest_bytes + base) * (1 + margin)) + 1
+            smallest = int((error.smallest_bytes + base + self.reserve) * (1 + margin)) + 1
             raise BudgetTooSmall(
                 f"no plan takes {rekindle.format_bytes(self.budget)} ({self.budget} bytes) or less; the smallest budget is "
                 f"{rekindle.format_bytes(smallest)} ({smallest} bytes), of which {rekindle.format_bytes(base)} are there "
-                f"before the step begins (parameters, the optimizer's state, the batch) and {margin:.0%} stay free",
+                f"before the step begins (parameters, the optimizer's state, the batch) and {margin:.1%} stay free",
                 hint="a smaller batch or a shorter sequence would lower it",
                 budget_bytes=self.budget,
                 smallest_bytes=smallest,

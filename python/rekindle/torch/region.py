@@ -17,7 +17,7 @@ from .group import grouped
 from .node import Step
 from .random_state import Generators
 from .report import Report
-from .schedules import run_again_unread
+from .schedules import run_again_in_parts, run_again_unread
 from .stage import Stage
 from .wiring import FIRST, VALUE, WIRINGS, Call
 
@@ -40,7 +40,7 @@ _forward_outside: Any = None
 class Planned:
     """What a region runs: a schedule, and where its plan came from."""
 
-    __slots__ = ("schedule", "plan", "profile", "places", "known", "haunted", "keeps_all")
+    __slots__ = ("schedule", "plan", "profile", "places", "known", "haunted", "parted", "arrangement", "keeps_all")
 
     def __init__(
         self,
@@ -58,6 +58,11 @@ class Planned:
         self.haunted = run_again_unread(actions)
         if known and "haunted" in known:
             self.haunted &= frozenset(known["haunted"])
+        #: Those that are filled in two parts: what lies before attention comes last.
+        self.parted = run_again_in_parts(actions)
+        self.haunted |= self.parted
+        #: What some keep in host memory of their first run.
+        self.arrangement: Any = None
         #: How the profile was measured, and what lies around the region.
         self.known: Dict[str, Any] = known or {}
 
@@ -122,6 +127,9 @@ class Region(nn.Module):
         storage = None
         if planned.places:
             storage, engine.parcels = planned.places.storage, planned.places.parcels()
+            if planned.arrangement is not None:
+                engine.keepsakes = planned.places.keepsakes(planned.arrangement)
+        engine.parted = planned.parted
         executor = _core.Executor(planned.schedule, storage)
         step = Step(engine, executor, self.watch)
         return step.run(tensors, spec)
@@ -186,11 +194,8 @@ class Region(nn.Module):
 
     @property
     def hauntable(self) -> FrozenSet[int]:
-        """The stages whose first run may leave a graph without its values. Compiled code does not stop half-way, and a block
-        with a region in it keeps values that no graph knows of."""
-        plain = [stage for stage in self.stages if stage.untaped is stage.block]
-        inner = [stage for stage in plain if not any(isinstance(m, Region) for m in stage.block.modules())]
-        return frozenset(stage.number for stage in inner)
+        """The stages whose first run may leave a graph without its values."""
+        return frozenset(stage.number for stage in self.stages if stage.may_be_filled())
 
     def __iter__(self) -> Iterator["Region"]:
         return iter((self,))

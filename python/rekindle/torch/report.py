@@ -49,6 +49,9 @@ class Report:
             if word == "tape" and number in found:
                 way = f" ({rest[0]})" if rest else ""
                 found[number].append(("run again" if turned else "tape kept") + way)
+        for number, level in self.known.get("levels", {}).items():
+            if any(way.startswith("run again") for way in found[number]):
+                found[number].append(f"{level} to host")
         return [", ".join(found[number]) or "run again" for number in found]
 
     def __repr__(self) -> str:

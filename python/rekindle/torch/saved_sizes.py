@@ -8,6 +8,7 @@ import torch
 
 from . import trees
 from .engine import Boundary, Engine
+from .keeping import PARTIAL, PARTS
 
 
 class Saved:
@@ -43,10 +44,25 @@ def tape_size(engine: Engine, number: int, option: Optional[str], boundary: Boun
     """What the tape of a stage takes beside its input and the parameters, and the next boundary."""
     block = engine.stage_list[number - 1].block
     known = [*boundary.tensors, *engine.extras, *block.parameters(), *block.buffers()]
+    if option in PARTIAL:
+        return _partial_size(engine, number, option, boundary, Saved(known))
     with Saved(known) as saved:
         tape, output = engine.tape(number, option, boundary)
     for tensor in tape.outputs:
         saved.add(tensor)
+    return saved.total(), output
+
+
+def _partial_size(engine: Engine, number: int, option: str, boundary: Boundary, saved: Saved) -> Tuple[int, Boundary]:
+    """The same where the engine itself decides what stays: what is in the graph's places, and what is kept of costly calls."""
+    if option == PARTS:
+        ghost, output = engine.ghost(number, boundary, parts=True, values=True)
+    else:
+        ghost, output = engine.ghost(number, boundary, option)
+    held = [holder.value for holder in ghost.holders] + ghost.pieces.tensors + output.tensors
+    for tensor in held:
+        if tensor is not None:
+            saved.add(tensor)
     return saved.total(), output
 
 

@@ -9,6 +9,7 @@ import rekindle
 from rekindle import _core
 
 from .errors import PlanLength
+from .keeping import PARTS
 
 
 def unmeasured(names: Sequence[str], options: Sequence[str] = (), size: int = 0) -> Dict[str, Any]:
@@ -55,14 +56,19 @@ def keeps_all(actions: List[str]) -> bool:
     return all(word in ("tape", "backward") and not option for word, _, *option in words)
 
 
-def run_again_unread(actions: List[str]) -> FrozenSet[int]:
+def run_again_in_parts(actions: List[str]) -> FrozenSet[int]:
+    """Those of :func:`run_again_unread` that are run again in two parts."""
+    return run_again_unread(actions, [PARTS])
+
+
+def run_again_unread(actions: List[str], under: Sequence[str] = ()) -> FrozenSet[int]:
     """The stages that first run without a tape, and later with one, of which nobody reads the output."""
     ran, found, read = set(), set(), set()
     for position, action in enumerate(actions):
         word, subject, *option = action.split()
         if word == "forward":
             ran.add(int(subject))
-        elif word == "tape" and not option and int(subject) in ran:
+        elif word == "tape" and option == list(under) and int(subject) in ran:
             number = int(subject)
             readers = {f"forward {number + 1}", f"tape {number + 1}", f"keep x{number}"}
             until = actions.index(f"backward {number}", position)

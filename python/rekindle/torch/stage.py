@@ -41,5 +41,13 @@ class Stage:
         """What runs the block under an option; ``None`` when it has no such option."""
         return self.taped if option is None else self.ways.get(option)
 
+    def may_be_filled(self) -> bool:
+        """Whether its graph can be left without values that a second run fills in. Compiled code does not stop half-way, and a
+        block with a region in it keeps values that no graph knows of."""
+        from .region import Region
+
+        inner = any(isinstance(module, Region) for module in self.block.modules())
+        return self.untaped is self.block and not inner
+
     def devices(self) -> List[torch.device]:
         return list({parameter.device for parameter in self.parameters()})

@@ -15,7 +15,11 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 
+from .arrange import Kept
 from .engine import Boundary
+from .keeping import PARTS
+from .keepsakes import SMALL
+from .trees import tensor_bytes
 
 #: What a device does in a second, at most: how long it sleeps need not be exact, only long enough.
 CYCLES_PER_SECOND = 2_000_000_000
@@ -38,41 +42,66 @@ class Times(NamedTuple):
     taped: Dict[Optional[str], Tuple[Took, Took]]
     #: The first run and the second where the first leaves a graph without its values; none where there is no such way.
     haunted: Optional[Tuple[Took, Took]]
+    #: The same where the first run keeps results of costly calls, and how large these are.
+    kept: Dict[str, Tuple[int, Took, Took]]
+    #: What the second part of a backward in two parts takes less than the first.
+    room: int
+    #: What a run with each kind of tape takes beyond it, where somebody counts.
+    taped_extras: Dict[str, int]
 
 
-def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: int, around_ns: int = 0) -> List[int]:
-    """Puts the times into a profile, of a step that takes ``around_ns`` of the device beside the region. Gives the stages
-    that are better run again for their backward alone."""
+class Found(NamedTuple):
+    """What is known of stages beside their times."""
+
+    #: Those that are better run again for their backward alone.
+    haunted: List[int]
+    #: What each may keep of its first run.
+    kept: List[Dict[str, Kept]]
+    #: Of each that can go back in two parts, what the second takes less than the first.
+    rooms: Dict[int, int]
+    #: Of each, what a run with a tape takes beyond it, for each kind of tape.
+    taped_extras: List[Dict[str, int]]
+
+
+def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: int, around_ns: int = 0) -> Found:
+    """Puts the times into a profile, of a step that takes ``around_ns`` of the device beside the region."""
     known: Dict[int, Tuple[Times, Boundary]] = {}
     of_stages: List[Times] = []
     for number in range(1, len(profile["stages"]) + 1):
         kind = engine.kind(number, boundary)
         if kind not in known:
-            known[kind] = _times(engine, number, boundary, runs), engine.forward(number, boundary)
+            times = _times(engine, number, boundary, runs, profile["stages"][number - 1])
+            known[kind] = times, engine.forward(number, boundary)
         times, boundary = known[kind]
         of_stages.append(times)
     # Over a whole step the CPU makes up for one stage what it loses with another.
     haunts = max(_step(of_stages, around_ns, haunted=True)) < max(_step(of_stages, around_ns, haunted=False))
+    time_of = _device_time if _device_is_the_limit(of_stages, around_ns) else _time
     haunted = []
     for number, (stage, times) in enumerate(zip(profile["stages"], of_stages), 1):
         forward, backward = times.taped[None]
-        stage["backward_ns"] = _time(backward)
+        stage["backward_ns"] = time_of(backward)
         # A plan runs a stage without and with its tape about as often.
-        stage["forward_ns"] = (_time(times.untaped) + _time(forward)) // 2
+        stage["forward_ns"] = (time_of(times.untaped) + time_of(forward)) // 2
         for option in stage.get("options", ()):
             pair = times.taped[option["name"]]
-            option["forward_ns"] = _not_below(pair[0], forward, stage["forward_ns"])
-            option["backward_ns"] = _not_below(pair[1], backward, stage["backward_ns"])
+            option["forward_ns"] = _not_below(pair[0], forward, stage["forward_ns"], time_of)
+            option["backward_ns"] = _not_below(pair[1], backward, stage["backward_ns"], time_of)
         if haunts and times.haunted is not None:
             haunted.append(number)
             first, second = times.haunted
-            saved = _time(times.untaped) + _time(forward) - _time(first) - _time(second)
+            saved = time_of(times.untaped) + time_of(forward) - time_of(first) - time_of(second)
             forwards = [stage["forward_ns"], *(option["forward_ns"] for option in stage.get("options", ()))]
             # No more than any forward takes, and never all of it.
             saved = min([saved, *(forward_ns * 9 // 10 for forward_ns in forwards)])
             if saved > 0:
                 stage["unread_ns"] = saved
-    return haunted
+    kept = [
+        {level: Kept(size, time_of(first), time_of(second)) for level, (size, first, second) in times.kept.items()}
+        for times in of_stages
+    ]
+    rooms = {number: times.room for number, times in enumerate(of_stages, 1) if times.room}
+    return Found(haunted, kept, rooms, [times.taped_extras for times in of_stages])
 
 
 def _step(of_stages: List[Times], around_ns: int, haunted: bool) -> Tuple[int, int]:
@@ -87,17 +116,36 @@ def _step(of_stages: List[Times], around_ns: int, haunted: bool) -> Tuple[int, i
     return device, cpu
 
 
+def _device_is_the_limit(of_stages: List[Times], around_ns: int) -> bool:
+    """Whether the CPU is ahead of the device over a whole step, in whichever way that is slowest for the CPU. What it loses with
+    one stage it then makes up for with another, and only the device's times count."""
+    device, cpu = _step(of_stages, around_ns, haunted=True)
+    for times in of_stages:
+        first, second = times.haunted or (times.untaped, times.taped[None][0])
+        slowest = max([first.cpu + second.cpu, *(one.cpu + other.cpu for _, one, other in times.kept.values())])
+        cpu += slowest - first.cpu - second.cpu
+    return cpu < AHEAD * device
+
+
+#: The part of a step the CPU may take to count as ahead.
+AHEAD = 0.8
+
+
+def _device_time(took: Took) -> int:
+    return took.device
+
+
 def _time(took: Took) -> int:
     return max(took.device, took.cpu)
 
 
-def _not_below(took: Took, usual: Took, usual_ns: int) -> int:
+def _not_below(took: Took, usual: Took, usual_ns: int, time_of: Callable[[Took], int]) -> int:
     """No less than the usual way, unless each run was faster than every run of that. Of two ways that take the same time, the
     cheaper by chance would be in every plan."""
-    return _time(took) if took.slowest < usual.fastest else max(_time(took), usual_ns)
+    return time_of(took) if took.slowest < usual.fastest else max(time_of(took), usual_ns)
 
 
-def _times(engine: Any, number: int, boundary: Boundary, runs: int) -> Times:
+def _times(engine: Any, number: int, boundary: Boundary, runs: int, sizes: Dict[str, Any]) -> Times:
     clock = Clock(engine, runs)
     untaped = clock.time(lambda: None, lambda _: engine.forward(number, boundary))
     taped: Dict[Optional[str], Tuple[Took, Took]] = {}
@@ -117,7 +165,21 @@ def _times(engine: Any, number: int, boundary: Boundary, runs: int) -> Times:
             lambda: engine.ghost(number, boundary)[0], lambda ghost: engine.fill(number, ghost, boundary)
         )
         haunted = first, second
-    return Times(untaped, taped, haunted)
+    kept = {level: _kept(engine, clock, number, boundary, level) for level in engine.levels if number in engine.hauntable}
+    room = engine.room_of_second_part(number, boundary) if PARTS in ways else 0
+    return Times(untaped, taped, haunted, kept, room, engine.taped_extras(number, boundary, sizes))
+
+
+def _kept(engine: Any, clock: "Clock", number: int, boundary: Boundary, level: str) -> Tuple[int, Took, Took]:
+    """Without the copies, which go on beside it."""
+    ghost = engine.ghost(number, boundary, level)[0]
+    sizes = [tensor_bytes(piece) for piece in ghost.pieces.tensors if piece is not None]
+    del ghost
+    first = clock.time(lambda: None, lambda _: engine.ghost(number, boundary, level))
+    second = clock.time(
+        lambda: engine.ghost(number, boundary, level)[0], lambda ghost: engine.fill(number, ghost, boundary)
+    )
+    return sum(size for size in sizes if size >= SMALL), first, second
 
 
 class Clock:

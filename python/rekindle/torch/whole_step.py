@@ -132,9 +132,14 @@ def plain_peak(
     """The most that a step has allocated in which the region keeps everything."""
     region.__dict__["keeps_all"] = True
     try:
-        return max(one_step(model, run, region, device).peak.values())
+        return peak_of(one_step(model, run, region, device))
     finally:
         region.__dict__["keeps_all"] = False
+
+
+def peak_of(watch: Watch) -> int:
+    """The most that a watched step had allocated; what was there before it began does not count."""
+    return max(peak for point, peak in watch.peak.items() if point != "step begins")
 
 
 def one_step(
@@ -175,8 +180,17 @@ def state_to_come(optimizer: Optional[torch.optim.Optimizer], device: torch.devi
     for group in optimizer.param_groups:
         count = each(group)
         for parameter in _new(group["params"], optimizer, device):
-            total += count * tensor_bytes(parameter)
+            total += count * allocated_bytes(tensor_bytes(parameter))
     return total
+
+
+def allocated_bytes(size: int) -> int:
+    """What PyTorch's CUDA allocator hands out for a large tensor on its own: a rest of up to a mebibyte is not cut off."""
+    mebibyte = 1 << 20
+    if size < 10 * mebibyte:
+        return size
+    rest = -size % (2 * mebibyte)
+    return size + rest if rest <= mebibyte else size
 
 
 def _new(parameters: Iterable[torch.Tensor], optimizer: Any, device: torch.device) -> List[torch.Tensor]:

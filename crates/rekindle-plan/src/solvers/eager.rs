@@ -204,9 +204,12 @@ impl<'a> Run<'a> {
             return Err(Stop::Late);
         }
         let (profile, input) = (self.stage(stage), Held::Boundary(stage.input()));
-        let bytes = if taped { profile.tape_bytes } else { profile.output_bytes };
+        let (bytes, extra) = match taped {
+            true => (profile.tape_bytes, profile.taped_workspace()),
+            false => (profile.output_bytes, profile.forward_extra_bytes),
+        };
         self.evictor.pin(input);
-        let gone = self.evictor.make_room(with(bytes, profile.forward_extra_bytes));
+        let gone = self.evictor.make_room(with(bytes, extra));
         let recorded = gone.and_then(|gone| {
             match taped {
                 true => self.evictor.record_tape(stage, profile.output_bytes, bytes, profile.forward_ns)?,

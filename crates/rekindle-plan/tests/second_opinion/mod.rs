@@ -163,7 +163,8 @@ fn second_opinion(profile: &Profile, actions: &[Action], index: usize) -> (u64, 
         }
         Action::Tape { stage: number, option } => {
             during.record(*number, option.clone(), index + 1);
-            during.bytes(profile) + stage(number).forward_extra_bytes.get()
+            let stage = stage(number);
+            during.bytes(profile) + stage.taped_extra_bytes.unwrap_or(stage.forward_extra_bytes).get()
         }
         Action::Backward { stage: number } => {
             let taped = before.tapes[number].option.as_ref();

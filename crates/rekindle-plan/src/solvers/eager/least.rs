@@ -23,20 +23,20 @@ pub(super) fn least_bytes(profile: &Profile, stays: impl Fn(usize) -> bool) -> B
     for (index, stage) in profile.stages().iter().enumerate() {
         let number = index + 1;
         let [output, tape] = [stage.output_bytes, stage.tape_bytes].map(Bytes::get);
-        let [forward_extra, backward_extra] =
-            [stage.forward_extra_bytes, stage.backward_workspace()].map(Bytes::get);
+        let [forward_extra, taped_extra, backward_extra] =
+            [stage.forward_extra_bytes, stage.taped_workspace(), stage.backward_workspace()].map(Bytes::get);
         let mut need = |parts: &[u64]| {
             most = most.max(parts.iter().fold(0, |sum, part| sum.saturating_add(*part)));
         };
         if stays(index) {
-            need(&[staying, read, tape, forward_extra]);
+            need(&[staying, read, tape, taped_extra]);
             staying = staying.saturating_add(read).saturating_add(tape);
             need(&[staying, gradient(number), backward_extra]);
             (read, largest_forward) = (0, 0);
         } else {
             need(&[staying, largest_forward, gradient(number)]);
             need(&[staying, read, output, forward_extra]);
-            need(&[staying, read, tape, gradient(number), forward_extra.max(backward_extra)]);
+            need(&[staying, read, tape, gradient(number), taped_extra.max(backward_extra)]);
             largest_forward = largest_forward
                 .max([read, output, forward_extra].iter().fold(0, |sum, part| sum.saturating_add(*part)));
             read = output;
