@@ -15,7 +15,7 @@ use burn::optim::{GradientsParams, SgdConfig};
 use burn::tensor::{Device, Distribution, Tensor};
 use rekindle::{Region, Rule};
 use rekindle_dist::pipeline::{Made, boundaries_wait, train_step};
-use rekindle_dist::{Collective, DataParallel, DistError, Mpi, Reduction};
+use rekindle_dist::{Collective, DataParallel, DistError, Layout, Mpi, Reduction};
 
 const WIDTH: usize = 256;
 const ROWS: usize = 512;
@@ -134,43 +134,48 @@ fn data_parallel(world: &Mpi) -> Result<(), DistError> {
     Ok(())
 }
 
-/// How long a rank waits for sums after its backward: of all gradients at once, and of those that are not under way yet.
+/// How much of the sums of gradients is done while a backward goes on.
 fn overlap(world: &Mpi) -> Result<(), DistError> {
     let device = Device::flex().autodiff();
     let model = model(LAYERS, &device);
     let parallel = DataParallel::new(world, &model)?;
-    // Computing takes longer than adding up: otherwise there is nothing to hide it behind.
+    let values = Layout::new(&model)?.len();
+    let bucket = parallel.overlapping_bucket().get() as usize / 4;
+    // The same buckets with nothing beside them.
+    let alone = timed(world, || {
+        let started = (0..values.div_ceil(bucket)).map(|number| {
+            let bucket = vec![1.0; bucket.min(values - number * bucket)];
+            world.start_all_reduce(bucket, Reduction::Ordered)
+        });
+        started.collect::<Vec<_>>().into_iter().try_for_each(|sum| sum.wait().map(drop))
+    })?;
     for rows in [ROWS, 4 * ROWS] {
         let batch = Tensor::<2>::random([rows, WIDTH], Distribution::Default, &device);
-        let loss = || {
-            let region = Region::new().stages("layer", &model.layers, layer).rule(Rule::EVERY_ONE);
-            region.forward(batch.clone()).map(Tensor::mean)
-        };
-        let [mut after, mut during, mut backward] = [const { Vec::new() }; 3];
+        let [mut waits, mut backwards] = [const { Vec::new() }; 2];
         for _ in 0..=ROUNDS {
-            let whole = loss()?;
-            world.barrier()?;
-            let start = Instant::now();
-            let gradients = GradientsParams::from_grads(rekindle::backward(&whole)?, &model);
-            let ended = Instant::now();
-            parallel.reduce(&model, &gradients, rows as u64)?;
-            backward.push((ended - start).as_secs_f64());
-            after.push(ended.elapsed().as_secs_f64());
-            let whole = loss()?;
+            let region = Region::new().stages("layer", &model.layers, layer).rule(Rule::EVERY_ONE);
+            let loss = region.forward(batch.clone())?.mean();
             let overlap = parallel.overlap(rows as u64)?;
-            let left = rekindle::backward_handing_over(&whole, overlap.take())?;
+            let start = Instant::now();
+            let left = rekindle::backward_handing_over(&loss, overlap.take())?;
+            backwards.push(start.elapsed().as_secs_f64());
             let left = GradientsParams::from_grads(left, &model);
-            during.push(overlap.finish(&parallel, &model, &left)?.waited.as_secs_f64());
+            let waited = overlap.finish(&parallel, &model, &left)?.waited;
+            // The rank that is through last waits for sums alone; the others wait for it as well.
+            let all = world.all_gather(waited.as_nanos().to_le_bytes().to_vec())?;
+            let nanos = all.iter().filter_map(|own| Some(u128::from_le_bytes(own[..].try_into().ok()?)));
+            waits.push(nanos.min().unwrap_or_default() as f64 / 1e9);
         }
-        let [after, during, backward] = [after, during, backward].map(median);
+        let (waited, backward) = (median(waits), median(backwards));
         say(
             world,
             &format!(
-                "sums of gradients: a backward of {:.1} ms, then {:.1} ms; begun while it goes on, {:.1} ms are left: {:.0}% overlapped",
+                "sums of {:.1} MiB: {:.1} ms by themselves; beside a backward of {:.1} ms, {:.2} ms are left: {:.0}% overlapped",
+                values as f64 / (1 << 18) as f64,
+                alone * 1e3,
                 backward * 1e3,
-                after * 1e3,
-                during * 1e3,
-                100.0 * (1.0 - during / after)
+                waited * 1e3,
+                100.0 * (1.0 - waited / alone)
             ),
         );
     }

@@ -147,30 +147,28 @@ impl Overlap {
         model: &impl Module,
         gradients: &GradientsParams,
     ) -> Result<Overlapped, DistError> {
-        let began = Instant::now();
         let mut inside = self.inside.borrow_mut();
         let early = inside.started.len();
-        // All of what is left, zeros where it was taken.
-        let left = parallel.layout().gradients(model, gradients)?;
+        // What is left, and zeros where it was taken or nothing was reached.
+        let mut sum = match gradients.is_empty() {
+            true => vec![0.0; parallel.layout().len()],
+            false => parallel.layout().gradients(model, gradients)?,
+        };
         let mut rest: Vec<(usize, usize)> = inside.places.values().copied().collect();
         rest.sort_unstable();
-        let is_left =
-            |(start, length): &(usize, usize)| left[*start..][..*length].iter().any(|value| *value != 0.0);
-        let mut again = false;
-        for (places, _) in &inside.started {
-            again |= places.iter().any(is_left);
-        }
-        again |= inside.filling.places.iter().any(is_left);
-        if again {
-            inside.error.get_or_insert(DistError::HandedOverTwice);
-        }
         for (start, length) in rest {
-            inside.fill(start, &left[start..][..length]);
+            inside.fill(start, &sum[start..][..length]);
+            sum[start..][..length].fill(0.0);
         }
         inside.start();
-        let mut sum = left;
+        if !gradients.is_empty() && sum.iter().any(|value| *value != 0.0) {
+            inside.error.get_or_insert(DistError::HandedOverTwice);
+        }
+        let mut waited = Duration::ZERO;
         for (places, pending) in std::mem::take(&mut inside.started) {
+            let began = Instant::now();
             let values = pending.wait()?;
+            waited += began.elapsed();
             let mut from = 0;
             for (start, length) in places {
                 sum[start..][..length].copy_from_slice(&values[from..][..length]);
@@ -179,7 +177,7 @@ impl Overlap {
         }
         match inside.error.take() {
             Some(error) => Err(error),
-            None => Ok(Overlapped { sum, waited: began.elapsed(), early }),
+            None => Ok(Overlapped { sum, waited, early }),
         }
     }
 }
