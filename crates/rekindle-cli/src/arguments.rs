@@ -9,6 +9,7 @@ use rekindle_plan::solvers::{ParseSolverError, Solver};
 
 use crate::amount::{Budget, Fraction, Target};
 use crate::cut::{Cut, Cutting};
+use crate::device::DeviceArguments;
 use crate::estimate::EstimateArguments;
 use crate::models::DataArguments;
 use crate::places::PlaceArguments;
@@ -157,6 +158,8 @@ pub(crate) struct TrainArguments {
     #[arg(long)]
     pub(crate) tui: bool,
     #[command(flatten)]
+    pub(crate) on: DeviceArguments,
+    #[command(flatten)]
     pub(crate) size: SizeArguments,
     /// Print the result as JSON
     #[arg(long)]
@@ -192,6 +195,8 @@ pub(crate) struct VerifyArguments {
     pub(crate) steps: u32,
     #[command(flatten)]
     pub(crate) places: PlaceArguments,
+    #[command(flatten)]
+    pub(crate) on: DeviceArguments,
     #[command(flatten)]
     pub(crate) size: SizeArguments,
     /// Print the result as JSON
@@ -235,6 +240,8 @@ pub(crate) struct BenchArguments {
     pub(crate) nodes: bool,
     #[command(flatten)]
     pub(crate) places: PlaceArguments,
+    #[command(flatten)]
+    pub(crate) on: DeviceArguments,
     #[command(flatten)]
     pub(crate) size: SizeArguments,
     /// Print the result as JSON

@@ -2,14 +2,13 @@
 
 use std::time::Instant;
 
-use burn::tensor::Device;
 use rekindle::{Bytes, Measuring, Nanos, Places};
 use serde::Serialize;
 
 use crate::arguments::BenchArguments;
 use crate::cut::Cut;
 use crate::failure::Failure;
-use crate::measure::{Measured, Step, build, compare, measured, median, step};
+use crate::measure::{Measured, Pooled, Step, build, compare, measured, median, step};
 use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::nodes;
 use crate::places::suffix;
@@ -36,6 +35,9 @@ struct Row {
     /// The most bytes above those before the step. The median: a thread that works for the first time allocates scratch
     /// memory for good, whatever the strategy.
     peak_bytes: Bytes,
+    /// The steps that were looked at, where the device has a pool of its own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pool: Vec<Pooled>,
     /// The median.
     step_ns: Nanos,
     /// The median, over the rounds, of the step's time over plain's in the same round, less one.
@@ -64,6 +66,13 @@ struct Row {
     predicted_overhead: Option<f64>,
 }
 
+impl Row {
+    /// What the pool of the device had taken after a step, in the median.
+    fn reserved(&self) -> Option<Bytes> {
+        median(&self.pool.iter().map(|pool| pool.reserved_bytes).collect::<Vec<_>>())
+    }
+}
+
 /// What is run in every round.
 struct Run<M> {
     name: String,
@@ -77,6 +86,7 @@ struct Run<M> {
 struct Rounds {
     times: Vec<Nanos>,
     peaks: Vec<Bytes>,
+    pool: Vec<Pooled>,
     identical: bool,
     error: f64,
 }
@@ -84,6 +94,11 @@ struct Rounds {
 /// Runs the command.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     if arguments.nodes {
+        arguments.on.refuse_with(
+            "--nodes",
+            true,
+            "leave one of the two out: our nodes have kernels for the processor",
+        )?;
         return nodes::run(arguments);
     }
     let size = &arguments.size.size(For::Figures)?;
@@ -115,9 +130,9 @@ impl Job for Benchmark<'_> {
 }
 
 fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<Bench, Failure> {
+    let device = arguments.on.open()?;
     Size::check_room(kind, &arguments.strategies)?;
     let cut = size.cutting(arguments.cut)?;
-    let device = Device::flex().autodiff();
     let model = build(kind, &device, size.seed)?;
     let batch = kind.data().seeded(size.seed).batch(size, &device);
     let places = arguments.places.open()?;
@@ -189,9 +204,10 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
             bar.set_message(run.name.clone());
             let (model, expected) =
                 run.other.as_ref().map_or((&model, &expected), |(model, expected)| (model, expected));
-            let Measured { step, peak, time } = measured(model, &batch, &run.ready, size.recipe())?;
+            let Measured { step, peak, time, pool } = measured(model, &batch, &run.ready, size.recipe())?;
             rounds.times.push(time);
             rounds.peaks.push(peak);
+            rounds.pool.extend(pool);
             let comparison = compare(model, expected, &step);
             rounds.identical = comparison.all_identical() && (round == 0 || rounds.identical);
             rounds.error = rounds.error.max(comparison.relative_error);
@@ -218,6 +234,7 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
                 lossy: ready.lossy_codecs(),
                 relative_error: rounds.error,
                 peak_bytes: median(&rounds.peaks).unwrap_or_default(),
+                pool: rounds.pool,
                 step_ns: median(&rounds.times).unwrap_or_default(),
                 overhead: median(&ratios.collect::<Vec<_>>()).unwrap_or(1.0) - 1.0,
                 overhead_of_fastest: match rounds.times.iter().min().zip(plain.iter().min()) {
@@ -273,6 +290,17 @@ fn show(bench: &Bench) -> Result<(), Failure> {
         bench.planning_ns.ratio(bench.rows.first().map(|row| row.step_ns).unwrap_or_default()),
         bench.noise * 100.0
     ))?;
+    if let Some(plain) = bench.rows.first().and_then(Row::reserved) {
+        let rows = bench.rows.iter().map(|row| {
+            let reserved = row.reserved().unwrap_or_default();
+            [row.strategy.clone(), reserved.to_string(), report::percent_of(reserved, plain)]
+        });
+        report::show(&format!("\n{}", report::table(["strategy", "reserved", "of plain"], rows)))?;
+        report::show(
+            "\nreserved: all that the device's pool had taken after a step, weights included; the peaks above are the most \
+             bytes of it that were seen in use, a lower bound",
+        )?;
+    }
     for row in &bench.rows {
         if let Some(transfers) = &row.transfers {
             report::show(&format!("{}: {transfers}", row.strategy))?;

@@ -1,16 +1,17 @@
 //! One step under any strategy: its gradients, its peak, its time.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use rekindle::training::{Accumulation, clip_by_norm};
-use rekindle::{Bytes, Error, Nanos, Rule, Staged, Take, TraceHandle, Under, memory, without_checkpointing};
+use rekindle::{Bytes, Error, Nanos, Rule, Staged, Take, TraceHandle, Under, without_checkpointing};
 use rekindle_models::{Batch, Coupled, Trainable};
 
 use crate::cut::Cut;
 use crate::failure::Failure;
+use crate::meter;
 use crate::models::Kind;
 use crate::strategy::Ready;
 use crate::totals::parameter_bytes;
@@ -117,6 +118,21 @@ pub(crate) struct Measured {
     /// The most bytes above those before the step: activations and gradients.
     pub(crate) peak: Bytes,
     pub(crate) time: Nanos,
+    /// What the device's pool took for it, where there is one.
+    pub(crate) pool: Option<Pooled>,
+}
+
+/// A step as the pool of its device saw it.
+#[derive(Clone, Copy, Debug, serde::Serialize)]
+pub(crate) struct Pooled {
+    /// The most bytes above those before the step that were seen in use.
+    #[serde(skip)]
+    peak: Bytes,
+    /// All that the pool had taken of the device after the step, weights included: it had given back before what it could.
+    pub(crate) reserved_bytes: Bytes,
+    /// When it began and ended, in milliseconds since 1970: for who watches the device from outside.
+    began_unix_ms: u64,
+    ended_unix_ms: u64,
 }
 
 /// Runs one step from the recipe's seed.
@@ -162,7 +178,7 @@ fn step_by<M: Trainable>(
     rekindle::seed(part_seed(recipe.seed, recipe.first_part));
     let balanced = match how {
         Ready::Balanced => {
-            let device = Device::flex().autodiff().gradient_checkpointing();
+            let device = device_of(model).without_autodiff().autodiff().gradient_checkpointing();
             Some((model.clone().map(&mut WithStrategyOf(&device)), device))
         }
         _ => None,
@@ -217,6 +233,11 @@ fn step_by<M: Trainable>(
     Ok(Step { loss: whole.unwrap_or(unscaled), gradients: sum.gradients })
 }
 
+/// What a model's parameters are on.
+fn device_of(model: &impl Module) -> Device {
+    model.devices().first().cloned().unwrap_or_else(crate::device::cpu)
+}
+
 /// Gives every parameter the checkpointing strategy of a device.
 struct WithStrategyOf<'a>(&'a Device);
 
@@ -230,25 +251,60 @@ impl ModuleMapper for WithStrategyOf<'_> {
 }
 
 /// Runs one step and measures it. What earlier steps left behind is swept out first.
+///
+/// To look at a pool takes time of its device: there, one step is looked at and another one timed.
 pub(crate) fn measured<M: Trainable>(
     model: &M,
     batch: &Parts<M::Batch>,
     how: &Ready,
     recipe: Recipe,
 ) -> Result<Measured, Error> {
+    let run = || -> Result<Step, Error> {
+        let mut step = step(model, batch, how, recipe)?;
+        if let Some(most) = recipe.clip {
+            // Gradients that are scaled may be as much longer.
+            let clipped = clip_by_norm(model, step.gradients, most * f64::from(recipe.scale))?;
+            step.gradients = clipped.gradients;
+        }
+        meter::finish();
+        Ok(step)
+    };
+    let pool = match meter::is_pool() {
+        true => Some(looked_at(&run)?),
+        false => None,
+    };
     rekindle::sweep();
-    let before = memory::live().unwrap_or_default();
-    memory::reset_peak();
-    let start = Instant::now();
-    let mut step = step(model, batch, how, recipe)?;
-    if let Some(most) = recipe.clip {
-        // Gradients that are scaled may be as much longer.
-        let clipped = clip_by_norm(model, step.gradients, most * f64::from(recipe.scale))?;
-        step.gradients = clipped.gradients;
+    meter::finish();
+    let before = meter::live();
+    if pool.is_none() {
+        meter::reset_peak();
     }
+    let start = Instant::now();
+    let step = run()?;
     let time = start.elapsed().into();
-    let peak = memory::peak().unwrap_or_default().saturating_sub(before);
-    Ok(Measured { step, peak, time })
+    let peak = pool.map_or_else(|| meter::peak().saturating_sub(before), |pool| pool.peak);
+    Ok(Measured { step, peak, time, pool })
+}
+
+/// Runs a step and looks at the pool meanwhile.
+fn looked_at(run: &impl Fn() -> Result<Step, Error>) -> Result<Pooled, Error> {
+    rekindle::sweep();
+    meter::give_back();
+    let before = meter::live();
+    meter::rest();
+    meter::reset_peak();
+    let began_unix_ms = unix_ms();
+    let step = run()?;
+    let peak = meter::peak().saturating_sub(before);
+    let (reserved_bytes, ended_unix_ms) = (meter::reserved().unwrap_or_default(), unix_ms());
+    meter::rest();
+    drop(step);
+    Ok(Pooled { peak, reserved_bytes, began_unix_ms, ended_unix_ms })
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// How the gradients of two steps compare.

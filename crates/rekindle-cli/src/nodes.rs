@@ -14,8 +14,8 @@ use serde::Serialize;
 use crate::arguments::BenchArguments;
 use crate::failure::Failure;
 use crate::measure::median;
-use crate::report;
 use crate::size::{For, Size};
+use crate::{device, report};
 
 #[derive(Serialize)]
 struct Nodes {
@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     let size = &arguments.size.size(For::Figures)?;
     // Sizes that no model has are no node's either.
     size.stages()?;
-    let device = Device::flex().autodiff();
+    let device = device::cpu();
     device.seed(size.seed);
     rekindle::seed(size.seed);
     let mut rows = Vec::new();

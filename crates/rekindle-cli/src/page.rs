@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use burn::tensor::Device;
 use rekindle::{Bytes, Nanos, Plan, Planned, Profile, TraceHandle, memory};
 use rekindle_models::Trainable;
 use rekindle_plan::solvers::optimal;
@@ -18,7 +17,7 @@ use crate::size::{For, Size};
 use crate::strategy::{Ready, Strategy};
 use crate::totals::{Optimizer, parameter_bytes};
 use crate::transfers::Transfers;
-use crate::{files, report};
+use crate::{device, files, report};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
@@ -59,7 +58,7 @@ impl Job for OfARun<'_> {
 /// Measures a model, plans it and takes a step.
 fn of_a_run<K: Kind>(arguments: &ReportArguments, size: &Size, kind: &K) -> Result<(), Failure> {
     Size::check_room(kind, &[])?;
-    let device = Device::flex().autodiff();
+    let device = device::cpu();
     let model = build(kind, &device, size.seed)?;
     let batch = kind.data().seeded(size.seed).batch(size, &device);
     let strategy = arguments.budget.map_or(Strategy::QUARTER, Strategy::Optimal);

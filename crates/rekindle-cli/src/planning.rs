@@ -9,11 +9,11 @@ use rekindle::{
 use rekindle_models::Trainable;
 use rekindle_plan::Predicted;
 
-use crate::amount::Fraction;
+use crate::amount::{Fraction, Target};
 use crate::cut::{Cut, CutModel, Cutting};
 use crate::failure::Failure;
-use crate::report;
 use crate::strategy::{Ready, Strategy};
+use crate::{meter, report};
 
 /// A model's stages as they were measured here.
 #[derive(Clone, Debug)]
@@ -63,7 +63,8 @@ pub(crate) fn measure<M: Trainable>(
     bar.finish_and_clear();
     let found = found?;
     let (noise, kinds) = (found.noise(), found.kinds);
-    let profile = found.into_profile(model.name(), "flex");
+    let (region, input) = model.stages(batch);
+    let profile = found.into_profile(model.name(), region.describe(&input).device);
     let profile =
         profile.map_err(|error| Failure::failed(error, "give the model fewer or smaller stages"))?;
     Ok(Known { profile, noise, kinds, took: start.elapsed().into() })
@@ -132,6 +133,14 @@ pub(crate) fn ready<M: Trainable>(
             return Ok(ready);
         }
     };
+    if target == Target::Free && meter::is_pool() {
+        return Err(Failure::request(
+            anyhow::anyhow!(
+                "the budget is `auto`, but Burn does not tell what the GPU has free, expected bytes or a part"
+            ),
+            "give bytes such as 8GiB, or 25% of what plain training takes",
+        ));
+    }
     // A plan that is kept in a file is of one cut, and stays so.
     let kept = planning.cache.filter(|path| path.exists()).and_then(|path| Planned::load(path).ok());
     let kept = kept.map(|planned| cut_of(planned.profile().stages().len(), model, batch));

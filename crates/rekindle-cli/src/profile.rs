@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::measure::build;
 use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::size::{For, Size};
-use crate::{files, planning, report};
+use crate::{device, files, planning, report};
 
 /// Runs the command.
 pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
@@ -67,7 +67,7 @@ fn measured<K: Kind>(
     kind: &K,
 ) -> Result<(Profile, String), Failure> {
     Size::check_room(kind, &[])?;
-    let device = Device::flex().autodiff();
+    let device = device::cpu();
     let model = build(kind, &device, size.seed)?;
     let batch = kind.data().seeded(size.seed).batch(size, &device);
     let measuring = Measuring { runs: usize::from(arguments.runs), ..Measuring::default() };

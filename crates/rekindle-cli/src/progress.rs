@@ -3,13 +3,13 @@
 use std::time::Instant;
 
 use indicatif::ProgressBar;
-use rekindle::{Bytes, memory};
+use rekindle::Bytes;
 
 use crate::arguments::TrainArguments;
 use crate::failure::Failure;
-use crate::report;
 use crate::screen::{self, Screen};
 use crate::view::{Limit, View};
+use crate::{meter, report};
 
 /// Whoever watches a run.
 pub(crate) enum Progress {
@@ -91,7 +91,7 @@ impl Progress {
                     "loss {loss:.3}, {:.0} {}/s, {} live",
                     rate.after(bar.position(), started.elapsed().as_secs_f64()),
                     rate.units,
-                    memory::live().unwrap_or_default()
+                    meter::live()
                 ));
                 true
             }
@@ -104,7 +104,7 @@ impl Progress {
             Self::Line { .. } => Bytes::ZERO,
             Self::Live(screen) => screen.earlier_peak,
         };
-        earlier.max(memory::peak().unwrap_or_default())
+        earlier.max(meter::peak())
     }
 
     /// The run is over. One that failed leaves its line where it stopped.

@@ -14,9 +14,10 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use rekindle::{Bytes, memory};
+use rekindle::Bytes;
 
 use crate::failure::Failure;
+use crate::meter;
 use crate::view::{View, draw};
 
 /// How long a key waits, and how old a figure gets.
@@ -91,15 +92,15 @@ impl Screen {
 
     /// A step begins.
     pub(crate) fn begin(&mut self) {
-        self.earlier_peak = self.earlier_peak.max(memory::peak().unwrap_or_default());
-        memory::reset_peak();
+        self.earlier_peak = self.earlier_peak.max(meter::peak());
+        meter::reset_peak();
         self.shared.run().before = alive();
     }
 
     /// A step was run; whether to go on.
     pub(crate) fn ran(&self, loss: f32) -> bool {
         let mut run = self.shared.run();
-        let peak = memory::peak().unwrap_or_default().saturating_sub(run.before);
+        let peak = meter::peak().saturating_sub(run.before);
         run.view.ran(loss, peak);
         !self.shared.ending.load(Ordering::Relaxed)
     }
@@ -212,5 +213,5 @@ fn leave() {
 }
 
 fn alive() -> Bytes {
-    memory::live().unwrap_or_default()
+    meter::live()
 }

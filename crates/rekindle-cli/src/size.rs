@@ -7,6 +7,7 @@ use rekindle::{Bytes, memory};
 use crate::cut::Cutting;
 use crate::failure::Failure;
 use crate::measure::Recipe;
+use crate::meter;
 use crate::models::{DataArguments, Job, Kind, ModelName, with_model};
 use crate::report::counted;
 use crate::strategy::Strategy;
@@ -303,7 +304,9 @@ impl Size {
     /// Refuses a model that this machine cannot hold, or that cannot run under these strategies.
     pub(crate) fn check_room(kind: &impl Kind, strategies: &[Strategy]) -> Result<(), Failure> {
         Self::check_strategies(kind, strategies)?;
-        let (needed, free) = (kind.least_bytes(), memory::free());
+        // What a GPU has free, Burn does not tell.
+        let free = if meter::is_pool() { None } else { memory::free() };
+        let needed = kind.least_bytes();
         match free.filter(|free| u128::from(free.get()) < needed) {
             None => Ok(()),
             Some(free) => {

@@ -3,15 +3,15 @@
 use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::AdamConfig;
 use burn::tensor::Tensor;
-use rekindle::{Bytes, Rule, memory};
+use rekindle::{Bytes, Rule};
 use rekindle_models::Trainable;
 use serde::Serialize;
 
 use crate::amount::Target;
 use crate::failure::Failure;
 use crate::measure::{Parts, Recipe, step};
-use crate::report;
 use crate::strategy::Ready;
+use crate::{meter, report};
 
 /// Where the memory of training goes.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -63,14 +63,14 @@ impl Optimizer {
         // The rule that needs little memory and little time.
         let gradients = step(model, batch, &Ready::Rule(Rule::EVERY_ONE), recipe)?.gradients;
         let mut optimizer = AdamConfig::new().init();
-        let before = memory::live().unwrap_or_default();
-        memory::reset_peak();
+        let before = meter::live();
+        meter::reset_peak();
         let updated = optimizer.step(1e-3, model.clone(), gradients);
-        let peak = memory::peak().unwrap_or_default().saturating_sub(before);
+        let peak = meter::peak().saturating_sub(before);
         drop(updated);
         let weights = parameter_bytes(model);
         // The gradients, as large as the weights, were there before and are gone.
-        let after = Bytes::new(memory::live().unwrap_or_default().get() + weights.get());
+        let after = Bytes::new(meter::live().get() + weights.get());
         bar.finish_and_clear();
         drop(optimizer);
         Ok(Self { state: after.saturating_sub(before), updating: Bytes::new(weights.get() * 2 + peak.get()) })
@@ -90,7 +90,7 @@ pub(crate) fn held_by_training<M: Trainable>(
 ) -> Result<Bytes, Failure> {
     let Optimizer { state, updating } = Optimizer::measure(model, batch, recipe)?;
     rekindle::sweep();
-    let here = memory::live().unwrap_or_default().saturating_sub(empty);
+    let here = meter::live().saturating_sub(empty);
     let other = here.saturating_sub(parameter_bytes(model));
     let updating = Bytes::new(updating.get() + other.get());
     match target {

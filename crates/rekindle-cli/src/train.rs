@@ -5,7 +5,7 @@ use std::time::Instant;
 use burn::optim::AdamConfig;
 use burn::tensor::Device;
 use rekindle::training::{LossScale, Precision, clip_by_norm};
-use rekindle::{Bytes, Fault, Measuring, Nanos, Plan, memory};
+use rekindle::{Bytes, Fault, Measuring, Nanos, Plan};
 use rekindle_models::data::Source;
 use rekindle_models::{Batch, Trainable};
 use serde::Serialize;
@@ -16,19 +16,17 @@ use crate::arguments::{Scaling, TrainArguments};
 use crate::cut::Cut;
 use crate::data::Data;
 use crate::failure::Failure;
-use crate::files;
 use crate::measure::{Comparison, Parts, Recipe, build, compare, measured, median, step};
 use crate::models::{Job, Kind, with_model};
 use crate::planning::{self, Knowledge, Known, Planning};
 use crate::progress::{self, Progress, Rate};
-use crate::ranks;
-use crate::report;
 use crate::saving::{Identity, Saving};
 use crate::size::{For, Size};
 use crate::strategy::{Ready, Strategy};
 use crate::totals::{Totals, held_by_training, parameter_bytes};
 use crate::transfers::Transfers;
 use crate::view::Limit;
+use crate::{files, meter, ranks, report};
 
 /// How often training is compared with plain training at the end.
 const ROUNDS: usize = 3;
@@ -197,7 +195,11 @@ pub(crate) fn identity(
 pub(crate) fn run(arguments: &TrainArguments) -> Result<(), Failure> {
     progress::check(arguments)?;
     let size = &arguments.size.size(For::Training)?;
+    let on = arguments.on;
+    let alone = "leave one of the two out: a plan for the GPU is made before the first step";
+    on.refuse_with("--adaptive", arguments.adaptive, alone)?;
     if arguments.ranks.asked()? {
+        on.refuse_with("a run over ranks", true, "leave --device out: ranks train on processors")?;
         return ranks::train(arguments, size);
     }
     with_model(size, &arguments.data, Training { arguments, size })
@@ -218,6 +220,7 @@ impl Job for Training<'_> {
 
 fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(), Failure> {
     let mut strategy = strategy(arguments);
+    let device = arguments.on.open()?;
     Size::check_room(kind, std::slice::from_ref(&strategy))?;
     let described = size.describe(kind);
     let cut = size.cutting(arguments.cut)?;
@@ -225,8 +228,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let all_steps = arguments.steps.unwrap_or(size.model.usual_steps());
     let places = arguments.places.open()?;
     let mut data = kind.data().seeded(size.seed);
-    let device = Device::flex().autodiff();
-    let empty = memory::live().unwrap_or_default();
+    let empty = meter::live();
     if let Some(path) = &arguments.save {
         files::check_writable(path)?;
     }
@@ -333,7 +335,8 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let start = Instant::now();
     let mut losses = Vec::with_capacity(all_steps as usize);
     let (mut last_norm, mut clips) = (None, 0);
-    memory::reset_peak();
+    meter::rest();
+    meter::look_now_and_then();
     for number in first..all_steps {
         if let Some(adaptive) = adaptive.as_mut().filter(|_| number > first) {
             let (next, told) = match adaptive.next() {
@@ -414,6 +417,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         }
     }
     let training_peak = progress.peak();
+    meter::rest();
     progress.end(false);
     if let Some(path) = &arguments.save {
         kind.save(path, &model)?;
@@ -426,9 +430,9 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     }
     let training_peak = training_peak.saturating_sub(empty);
     // What is gone with the optimizer was its own.
-    let held = memory::live().unwrap_or_default();
+    let held = meter::live();
     drop(optimizer);
-    let optimizer_state = held.saturating_sub(memory::live().unwrap_or_default());
+    let optimizer_state = held.saturating_sub(meter::live());
 
     let held_out = match held_out.zip(accuracy_before) {
         Some((held_out, before)) => {

@@ -66,9 +66,9 @@ fn verify<K: Kind>(arguments: &VerifyArguments, size: &Size, kind: &K) -> Result
         Some(policy) => Strategy::Policy(policy.clone()),
         None => arguments.strategy.clone(),
     };
+    let device = arguments.on.open()?;
     Size::check_room(kind, std::slice::from_ref(strategy))?;
     let cut = size.cutting(arguments.cut)?;
-    let device = Device::flex().autodiff();
     let model = build(kind, &device, size.seed)?;
     let data = kind.data().seeded(size.seed);
     let batch = data.clone().batch(size, &device);
@@ -92,8 +92,8 @@ fn verify<K: Kind>(arguments: &VerifyArguments, size: &Size, kind: &K) -> Result
     let training = match arguments.steps {
         0 => None,
         steps => {
-            let plain_loss = loss_after(steps, model.clone(), data.clone(), size, &Ready::Plain)?;
-            let loss = loss_after(steps, model, data, size, &ready)?;
+            let plain_loss = loss_after(steps, model.clone(), data.clone(), size, &device, &Ready::Plain)?;
+            let loss = loss_after(steps, model, data, size, &device, &ready)?;
             Some(Training { steps, plain_loss, loss, difference: loss / plain_loss - 1.0 })
         }
     };
@@ -130,14 +130,14 @@ fn loss_after<M: Trainable, S: Source<Batch = M::Batch>>(
     mut model: M,
     mut data: Data<S>,
     size: &Size,
+    device: &Device,
     how: &Ready,
 ) -> Result<f32, Failure> {
-    let device = Device::flex().autodiff();
     let mut optimizer = AdamConfig::new().init();
     let mut losses = Vec::with_capacity(steps as usize);
     let bar = report::bar(u64::from(steps), "training");
     for number in 0..steps {
-        let batch = data.batch(size, &device);
+        let batch = data.batch(size, device);
         let recipe = Recipe { seed: size.seed.wrapping_add(u64::from(number)), ..size.recipe() };
         let done = measured(&model, &batch, how, recipe)?.step;
         losses.push(done.loss.into_scalar::<f32>());

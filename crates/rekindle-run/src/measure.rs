@@ -35,6 +35,12 @@ pub trait Measurable: Engine {
         false
     }
 
+    /// Starts or stops to look for peaks, where that takes time that stages would be measured with; whether it does.
+    fn look_for_peaks(&mut self, look: bool) -> bool {
+        let _ = look;
+        false
+    }
+
     /// Lets go of the parameters' gradients that backwards have left so far.
     fn forget_gradients(&mut self);
 
@@ -204,20 +210,27 @@ fn measure_stage<E: Measurable>(
     let mut own = TapedRuns::default();
     let mut others: Vec<TapedRuns> = names.iter().map(|_| TapedRuns::default()).collect();
     let (mut output, taken) = watch(engine, |engine| engine.forward(stage, input.clone()))?;
-    free.note(0, taken);
+    free.note(Run { warms_up: true, is_timed: true }, taken);
     engine.tape_unread(stage, None, input.clone())?;
     let leaves_out = engine.left_out();
     let mut unread = Runs::default();
+    let timed = measuring.runs.max(SIZED);
+    // Where looking for peaks takes time, that is done afterwards, in runs whose time does not count.
+    let looked_at = if engine.look_for_peaks(false) { LOOKED_AT } else { 0 };
     // In turns, so that a machine that slows down slows all of them down.
-    for run in 0..=measuring.runs.max(SIZED) {
-        if run > 0 && run <= measuring.runs {
+    for number in 0..=timed + looked_at {
+        let run = Run { warms_up: number == 0, is_timed: number <= timed };
+        if number == timed + 1 {
+            engine.look_for_peaks(true);
+        }
+        if number > 0 && (number <= measuring.runs || !run.is_timed) {
             drop(output);
             let (made, taken) = watch(engine, |engine| engine.forward(stage, input.clone()))?;
             free.note(run, taken);
             output = made;
         }
         own.run(engine, stage, None, input, run)?;
-        if leaves_out && run <= measuring.runs {
+        if leaves_out && number <= measuring.runs {
             let (_, taken) = watch(engine, |engine| engine.tape_unread(stage, None, input.clone()))?;
             unread.note(run, taken);
         }
@@ -225,6 +238,7 @@ fn measure_stage<E: Measurable>(
             other.run(engine, stage, Some(name), input, run)?;
         }
     }
+    engine.look_for_peaks(false);
     let output_bytes = engine.boundary_bytes(&output);
     // What it made no memory for is the input's.
     let passed_bytes = match engine.live_bytes() {
@@ -281,6 +295,17 @@ fn measure_stage<E: Measurable>(
 /// one such run in three, the one in the middle is right.
 const SIZED: usize = 3;
 
+/// How many runs are looked at for their peaks, where that takes time: whoever looks now and then sees more of a peak the more
+/// often it comes.
+const LOOKED_AT: usize = 5;
+
+/// What a run is for.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    warms_up: bool,
+    is_timed: bool,
+}
+
 /// A stage forth and back with its tape, several times.
 #[derive(Default)]
 struct TapedRuns {
@@ -299,7 +324,7 @@ impl TapedRuns {
         stage: Stage,
         option: Option<&Name>,
         input: &E::Boundary,
-        run: usize,
+        run: Run,
     ) -> Result<(), E::Error> {
         let read = input.clone();
         let ((tape, made), mut taken) = watch(engine, |engine| engine.tape(stage, option, read))?;
@@ -307,7 +332,7 @@ impl TapedRuns {
         taken.extra = taken.extra.saturating_sub(std::mem::take(&mut taken.left));
         self.forward.note(run, taken);
         let (gradient, taken) = watch(engine, |engine| engine.some_gradient(&made))?;
-        if run > 0 {
+        if !run.warms_up {
             self.tapes.push(with_output);
             self.gradients.push(taken.left);
         }
@@ -360,10 +385,13 @@ struct Runs {
 }
 
 impl Runs {
-    /// Counts a run, but for the first: it warms up, and what it allocates for good is no stage's.
-    fn note(&mut self, run: usize, taken: Taken) {
-        if run > 0 {
-            self.extras.push((taken.extra, taken.left));
+    /// Counts a run, but for the one that warms up: what that allocates for good is no stage's.
+    fn note(&mut self, run: Run, taken: Taken) {
+        if run.warms_up {
+            return;
+        }
+        self.extras.push((taken.extra, taken.left));
+        if run.is_timed {
             self.times.push(taken.time);
         }
     }

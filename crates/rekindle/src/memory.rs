@@ -1,8 +1,13 @@
-//! Live and peak bytes on backends that use the process's allocator, such as `flex`.
+//! Live and peak bytes: counted on backends that use the process's allocator, such as `flex`, and looked up on those that have
+//! a pool of their own.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
+use burn::tensor::Device;
 use rekindle_plan::Bytes;
 use rekindle_run::governor::{Gauge, SystemMemory};
 
@@ -120,6 +125,96 @@ pub(crate) fn lap() -> Option<Bytes> {
     let lap = PEAK.swap(LIVE.load(Relaxed), Relaxed);
     EARLIER.fetch_max(lap, Relaxed);
     INSTALLED.load(Relaxed).then(|| Bytes::new(lap as u64))
+}
+
+/// Looks for the peak of a device's own pool, such as that of a GPU, from a thread of its own.
+///
+/// Burn tells what a pool has in use at the moment, and no peak. So this asks again and again while the device works. What is
+/// allocated and freed between two looks is missed: the peak is a lower bound, and the looks take time of the thread that
+/// hands work to the device. It stops when it is dropped.
+#[derive(Debug)]
+pub struct PoolWatch {
+    shared: Arc<PoolShared>,
+    looking: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct PoolShared {
+    device: Device,
+    /// Held while looking, so that nothing seen before a reset counts after it.
+    peak: Mutex<u64>,
+    stop: AtomicBool,
+}
+
+impl PoolShared {
+    fn peak(&self) -> MutexGuard<'_, u64> {
+        self.peak.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn in_use(&self) -> u64 {
+        self.device.memory_pool_usage().map_or(0, |pool| pool.bytes_in_use)
+    }
+
+    fn look(&self) {
+        let mut peak = self.peak();
+        *peak = self.in_use().max(*peak);
+    }
+}
+
+impl PoolWatch {
+    /// Begins to look, as often as it can; `None` on a device without a pool, such as `flex`, and where no thread can be
+    /// started.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use rekindle::memory::PoolWatch;
+    ///
+    /// assert!(PoolWatch::start(&Device::flex()).is_none());
+    /// ```
+    pub fn start(device: &Device) -> Option<Self> {
+        // The system makes it some 60 microseconds: much less than a kernel of any size takes.
+        Self::every(Duration::from_micros(5), device)
+    }
+
+    /// The same, with a pause between two looks: for runs that are not to become slower.
+    pub fn every(pause: Duration, device: &Device) -> Option<Self> {
+        device.memory_pool_usage()?;
+        let shared = Arc::new(PoolShared {
+            device: device.clone(),
+            peak: Mutex::new(0),
+            stop: AtomicBool::new(false),
+        });
+        let theirs = Arc::clone(&shared);
+        let looking = std::thread::Builder::new().name("pool".to_owned()).spawn(move || {
+            while !theirs.stop.load(Relaxed) {
+                theirs.look();
+                // Whoever waits for the lock gets it here.
+                std::thread::sleep(pause);
+            }
+        });
+        Some(Self { shared, looking: Some(looking.ok()?) })
+    }
+
+    /// The most bytes in use that were seen since [`reset`](Self::reset), those of now included.
+    pub fn peak(&self) -> Bytes {
+        self.shared.look();
+        Bytes::new(*self.shared.peak())
+    }
+
+    /// Starts to look for the peak anew.
+    pub fn reset(&self) {
+        *self.shared.peak() = 0;
+    }
+}
+
+impl Drop for PoolWatch {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Relaxed);
+        if let Some(looking) = self.looking.take() {
+            // One that panicked has seen what it has seen.
+            let _ = looking.join();
+        }
+    }
 }
 
 /// The memory that this process could still take: what the machine has available, or its control group where that

@@ -620,6 +620,8 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
 fn device_name(device: &Device) -> String {
     let text = format!("{:?}", device.clone().without_autodiff()).to_lowercase();
     let inside = text.strip_prefix("device<").unwrap_or(&text);
+    // One backend has several runtimes: `cube(cuda(..))`.
+    let inside = inside.strip_prefix("cube(").unwrap_or(inside);
     inside.chars().take_while(|character| character.is_ascii_alphanumeric()).collect()
 }
 

@@ -146,7 +146,7 @@ impl<M: Trainable> Prepared<M> {
                 format!("give --batch {}", size.batch.div_ceil(parts) * parts),
             ));
         }
-        let device = Device::flex().autodiff();
+        let device = crate::device::cpu();
         let mut model = build(kind, &device, size.seed)?;
         if let Some(path) = &arguments.weights {
             model = kind.load(path, model, &device)?;

@@ -100,6 +100,8 @@ pub(super) struct BurnEngine<B: GraphBackend> {
     pub(super) ran: Vec<bool>,
     /// Whether the last run left operations out.
     pub(super) left_out: bool,
+    /// Who looks for the peak of the device's pool, while stages are measured.
+    pub(super) pool: Option<memory::PoolWatch>,
     /// Where the next tape stands in a row.
     pub(super) row: Row,
     /// What the next tape goes on from, if it is joined to the last.
@@ -554,10 +556,15 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
     }
 
     fn peak_bytes(&mut self) -> Option<Bytes> {
-        match self.device.memory_pool_usage() {
+        match (&self.pool, self.device.memory_pool_usage()) {
+            (Some(watch), _) => {
+                let peak = watch.peak();
+                watch.reset();
+                Some(peak)
+            }
             // It tells what is in use now only.
-            Some(_) => None,
-            None => memory::lap(),
+            (None, Some(_)) => None,
+            (None, None) => memory::lap(),
         }
     }
 }

@@ -10,7 +10,7 @@ use super::boundary::{OnDevice, Part, PartGradients};
 use super::engine::BurnEngine;
 use super::tensor::describe;
 use super::{BALANCED, GraphBackend, TapeStrategy};
-use crate::Error;
+use crate::{Error, memory};
 
 impl<B: GraphBackend> Measurable for BurnEngine<B> {
     fn stages(&self) -> usize {
@@ -66,6 +66,16 @@ impl<B: GraphBackend> Measurable for BurnEngine<B> {
 
     fn forget_gradients(&mut self) {
         self.parameter_gradients.clear();
+    }
+
+    fn look_for_peaks(&mut self, look: bool) -> bool {
+        // What the process's allocator counts is exact, and costs nothing to speak of.
+        let has_pool = self.device.memory_pool_usage().is_some();
+        self.pool = match look && has_pool {
+            true => memory::PoolWatch::start(&self.device),
+            false => None,
+        };
+        has_pool
     }
 
     fn finish(&mut self) {

@@ -49,6 +49,8 @@ pub(crate) fn reseed_after_backward(output: Parts, device: &Device) -> Parts {
             DispatchTensorKind::Flex(_) => reseed_on::<burn::backend::Flex>(tensor, &state),
             #[cfg(feature = "ndarray")]
             DispatchTensorKind::NdArray(_) => reseed_on::<burn::backend::NdArray>(tensor, &state),
+            #[cfg(feature = "cuda")]
+            DispatchTensorKind::Cube(_) => reseed_on::<burn::backend::Cube>(tensor, &state),
             #[allow(unreachable_patterns)]
             _ => tensor,
         }

@@ -27,14 +27,15 @@ use crate::stage::AnyStage;
 use crate::{Error, seeds};
 
 /// The backends this build can checkpoint.
-const ENABLED: &str = if cfg!(all(feature = "flex", feature = "ndarray")) {
-    "flex, ndarray"
-} else if cfg!(feature = "flex") {
-    "flex"
-} else if cfg!(feature = "ndarray") {
-    "ndarray"
-} else {
-    "(none)"
+const ENABLED: &str = match (cfg!(feature = "flex"), cfg!(feature = "ndarray"), cfg!(feature = "cuda")) {
+    (true, true, true) => "flex, ndarray, cuda",
+    (true, true, false) => "flex, ndarray",
+    (true, false, true) => "flex, cuda",
+    (true, false, false) => "flex",
+    (false, true, true) => "ndarray, cuda",
+    (false, true, false) => "ndarray",
+    (false, false, true) => "cuda",
+    (false, false, false) => "(none)",
 };
 
 /// A region about to run or to be measured.
@@ -88,6 +89,8 @@ macro_rules! on_backend_of {
             DispatchTensorKind::Flex(_) => $function::<burn::backend::Flex>($($argument),*),
             #[cfg(feature = "ndarray")]
             DispatchTensorKind::NdArray(_) => $function::<burn::backend::NdArray>($($argument),*),
+            #[cfg(feature = "cuda")]
+            DispatchTensorKind::Cube(_) => $function::<burn::backend::Cube>($($argument),*),
             #[allow(unreachable_patterns)]
             _ => off(),
         }
@@ -253,6 +256,7 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
         parameter_bytes: parameter_bytes.collect(),
         ran: vec![false; setup.stages.len()],
         left_out: false,
+        pool: None,
         row: Row::default(),
         end: None,
         deferred: None,

@@ -31,4 +31,9 @@ pub fn sweep() {
         let device = Device::ndarray().autodiff();
         let _ = Tensor::<1>::zeros([1], &device).require_grad().backward();
     }
+    #[cfg(all(feature = "cuda", not(feature = "flex"), not(feature = "ndarray")))]
+    {
+        let device = Device::cuda(0).autodiff();
+        let _ = Tensor::<1>::zeros([1], &device).require_grad().backward();
+    }
 }
