@@ -31,7 +31,7 @@ fn a_device_that_is_not_built_in_is_refused_before_anything_runs() {
             text(&output.stderr)
         })
         .collect();
-    assert!(said.iter().all(|said| *said == said[0]), "{said:?}");
+    assert!(said.iter().all(|one| *one == said[0]), "{said:?}");
     assert_snapshot!(said[0]);
 }
 
