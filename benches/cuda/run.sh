@@ -10,7 +10,7 @@ rekindle=${REKINDLE:-rekindle}
 
 # GPT-2 small's blocks, with bytes for tokens.
 size=(--model gpt --layers 12 --width 768 --heads 12 --batch 8 --sequence 1024 --burn --dropout 0)
-strategies=plain,balanced,full,optimal-50%,optimal-25%
+strategies=plain,balanced,every-1,full,optimal-50%,optimal-25%
 
 TZ=UTC nvidia-smi --query-gpu=timestamp,memory.used --format=csv,noheader,nounits -lms 20 >"$out/smi.csv" &
 watching=$!

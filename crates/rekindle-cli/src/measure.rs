@@ -308,7 +308,7 @@ fn unix_ms() -> u64 {
 }
 
 /// How the gradients of two steps compare.
-#[derive(Clone, Copy, Debug, Default, serde::Serialize)]
+#[derive(Clone, Debug, Default, serde::Serialize)]
 pub(crate) struct Comparison {
     /// Parameters that have a gradient in either.
     pub(crate) tensors: usize,
@@ -323,6 +323,9 @@ pub(crate) struct Comparison {
     /// The largest, over the parameters, of the same for one of them. Those whose gradient is next to nothing are left
     /// out, such as the bias of keys, which attention does not see.
     pub(crate) largest_relative_error: f64,
+    /// The parameters whose gradients differ.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) different: Vec<String>,
 }
 
 /// Squares of a parameter's gradient and of its difference, added up.
@@ -363,8 +366,17 @@ pub(crate) fn compare(model: &impl Module, expected: &Step, found: &Step) -> Com
         found: &'a GradientsParams,
         result: Comparison,
         squares: Vec<Squares>,
+        path: Vec<String>,
     }
     impl ModuleVisitor for Compare<'_> {
+        fn enter_module(&mut self, name: &str, _: &str) {
+            self.path.push(name.to_owned());
+        }
+
+        fn exit_module(&mut self, _: &str, _: &str) {
+            self.path.pop();
+        }
+
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let pair = (self.expected.get::<D>(param.id), self.found.get::<D>(param.id));
             if matches!(pair, (None, None)) {
@@ -373,6 +385,7 @@ pub(crate) fn compare(model: &impl Module, expected: &Step, found: &Step) -> Com
             self.result.tensors += 1;
             let (Some(expected), Some(found)) = pair else {
                 self.result.largest_difference = f64::INFINITY;
+                self.result.different.push(self.path.join("."));
                 let (elements, gradient, difference) = (param.shape().num_elements(), 1.0, f64::INFINITY);
                 self.squares.push(Squares { elements, gradient, difference });
                 return;
@@ -386,6 +399,7 @@ pub(crate) fn compare(model: &impl Module, expected: &Step, found: &Step) -> Com
             if same_bytes(&expected, &found) {
                 self.result.identical += 1;
             } else {
+                self.result.different.push(self.path.join("."));
                 let difference = expected - found;
                 of.difference = squares(difference.clone());
                 let largest = f64::from(difference.abs().max().into_scalar::<f32>());
@@ -402,6 +416,7 @@ pub(crate) fn compare(model: &impl Module, expected: &Step, found: &Step) -> Com
             ..Comparison::default()
         },
         squares: Vec::new(),
+        path: Vec::new(),
     };
     model.visit(&mut compare);
     compare.result.with_errors(&compare.squares)

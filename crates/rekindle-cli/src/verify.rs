@@ -113,13 +113,23 @@ fn verify<K: Kind>(arguments: &VerifyArguments, size: &Size, kind: &K) -> Result
     match verdict.comparison.all_identical() || !verdict.lossy.is_empty() {
         true => Ok(()),
         false => Err(Failure::failed(
-            anyhow::anyhow!(
-                "{} of {} gradients differ from plain training, by up to {:e}",
-                verdict.comparison.tensors - verdict.comparison.identical,
-                verdict.comparison.tensors,
-                verdict.comparison.largest_difference
-            ),
-            "this is a bug in rekindle, or another thread drew random numbers meanwhile",
+            match verdict.comparison.different.first() {
+                None => anyhow::anyhow!(
+                    "the loss differs from that of plain training; all gradients are the same"
+                ),
+                Some(name) => anyhow::anyhow!(
+                    "{} of {} gradients differ from plain training, by up to {:e}, such as that of `{name}`",
+                    verdict.comparison.different.len(),
+                    verdict.comparison.tensors,
+                    verdict.comparison.largest_difference
+                ),
+            },
+            match arguments.on.is_apart() {
+                false => "this is a bug in rekindle, or another thread drew random numbers meanwhile",
+                true => {
+                    "`--strategy plain` tells whether plain training differs from itself there: docs/cuda.md says why it may"
+                }
+            },
         )),
     }
 }

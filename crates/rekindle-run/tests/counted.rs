@@ -309,6 +309,25 @@ proptest! {
         }
     }
 
+    #[test]
+    fn a_pool_that_tells_no_peak_is_looked_at_in_runs_whose_time_does_not_count(profile in any_profile()) {
+        let measured = |mut engine: CountedEngine| {
+            let input = engine.input();
+            let measuring = Measuring { runs: 2, ..Measuring::default() };
+            let found = measure(&mut engine, input, measuring, &mut |_, _| {}).unwrap();
+            let sizes = found.stages.into_iter().map(|stage| {
+                let options = stage.options.iter().map(|option| (option.tape_bytes, option.backward_extra_bytes));
+                let extra = (stage.forward_extra_bytes, stage.backward_extra_bytes);
+                (stage.output_bytes, stage.tape_bytes, extra, options.collect::<Vec<_>>())
+            });
+            (sizes.collect::<Vec<_>>(), engine.forwards())
+        };
+        let (counted, runs) = measured(CountedEngine::new(profile.clone()));
+        let (looked_at, more_runs) = measured(CountedEngine::new(profile.clone()).with_a_pool());
+        prop_assert_eq!(counted, looked_at);
+        prop_assert!(more_runs > runs, "peaks were looked for in runs of their own");
+    }
+
     #[cfg(unix)]
     #[test]
     fn live_bytes_equal_the_simulators_when_threads_write_and_read_a_file(
