@@ -185,9 +185,10 @@ fn overlap(world: &Mpi) -> Result<(), DistError> {
 fn pipeline(world: &Mpi) -> Result<(), DistError> {
     let (rank, size, device) = (world.rank(), world.size(), Device::flex().autodiff());
     let model = model(LAYERS, &device);
-    let batch = Tensor::<2>::random([ROWS, WIDTH], Distribution::Default, &device);
+    // With a gradient of its own, as what comes from another rank has: so all ranks have as much work.
+    let batch = Tensor::<2>::random([ROWS, WIDTH], Distribution::Default, &device).require_grad();
     for micro_batches in [size, 4 * size, 8 * size] {
-        let mut bubbles = Vec::new();
+        let [mut bubbles, mut of_slowest] = [const { Vec::new() }; 2];
         for _ in 0..=ROUNDS {
             world.barrier()?;
             let step = train_step(world, &model, micro_batches, &device, |_, input: Option<Tensor<2>>| {
@@ -208,13 +209,17 @@ fn pipeline(world: &Mpi) -> Result<(), DistError> {
             let busy: f32 = all.iter().map(|times| times[0]).sum();
             let took = all.iter().map(|times| times[1]).fold(0.0, f32::max);
             bubbles.push(f64::from(1.0 - busy / (took * size as f32)));
+            // The formula is for ranks that have as much work each. The others wait for this one as well.
+            let slowest = all.iter().map(|times| times[0]).fold(0.0, f32::max);
+            of_slowest.push(f64::from(1.0 - slowest / took));
         }
         let expected = (size - 1) as f64 / (micro_batches + size - 1) as f64;
         say(
             world,
             &format!(
-                "pipeline of {micro_batches} micro-batches: ranks wait {:.1}% of the time, (P-1)/(m+P-1) is {:.1}%",
+                "pipeline of {micro_batches} micro-batches: ranks wait {:.1}% of the time, the one with the most work {:.1}%; (P-1)/(m+P-1) is {:.1}%",
                 100.0 * median(bubbles),
+                100.0 * median(of_slowest),
                 100.0 * expected
             ),
         );
