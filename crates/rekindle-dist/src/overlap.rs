@@ -52,7 +52,7 @@ struct Inside {
     places: HashMap<ParamId, (usize, usize)>,
     /// What the next bucket has so far.
     filling: Bucket,
-    started: Vec<(Vec<(usize, usize)>, Pending<Vec<f32>>)>,
+    started: Vec<Started>,
     error: Option<DistError>,
 }
 
@@ -61,6 +61,13 @@ struct Bucket {
     values: Vec<f32>,
     /// Where they go.
     places: Vec<(usize, usize)>,
+}
+
+/// A bucket that is being added up.
+struct Started {
+    /// Where its values go.
+    places: Vec<(usize, usize)>,
+    sum: Pending<Vec<f32>>,
 }
 
 impl Inside {
@@ -104,7 +111,7 @@ impl Inside {
     fn start(&mut self) {
         let Bucket { values, places } = std::mem::take(&mut self.filling);
         if !places.is_empty() {
-            self.started.push((places, self.ranks.start_all_reduce(values, self.reduction)));
+            self.started.push(Started { places, sum: self.ranks.start_all_reduce(values, self.reduction) });
         }
     }
 }
@@ -165,9 +172,9 @@ impl Overlap {
             inside.error.get_or_insert(DistError::HandedOverTwice);
         }
         let mut waited = Duration::ZERO;
-        for (places, pending) in std::mem::take(&mut inside.started) {
+        for Started { places, sum: under_way } in std::mem::take(&mut inside.started) {
             let began = Instant::now();
-            let values = pending.wait()?;
+            let values = under_way.wait()?;
             waited += began.elapsed();
             let mut from = 0;
             for (start, length) in places {

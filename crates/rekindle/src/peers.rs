@@ -213,9 +213,10 @@ mod tests {
         }
 
         fn sum(&self, values: Vec<f32>) -> Result<Vec<f32>, String> {
-            *self.given[self.rank].lock().unwrap() = values;
+            let given = |rank: usize| self.given[rank].lock().unwrap_or_else(PoisonError::into_inner);
+            *given(self.rank) = values;
             self.barrier.wait();
-            let [first, second] = [0, 1].map(|rank: usize| self.given[rank].lock().unwrap().clone());
+            let [first, second] = [0, 1].map(|rank: usize| given(rank).clone());
             // Nobody writes the next before both have read this one.
             self.barrier.wait();
             Ok(first.iter().zip(&second).map(|(a, b)| a + b).collect())

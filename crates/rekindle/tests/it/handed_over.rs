@@ -35,7 +35,7 @@ fn layers(device: &Device) -> Vec<Layer> {
     layers
 }
 
-fn loss(layers: &Vec<Layer>, seed: u64, rule: &str) -> Tensor<1> {
+fn loss(layers: &[Layer], seed: u64, rule: &str) -> Tensor<1> {
     let device = Device::flex().autodiff();
     device.seed(seed);
     rekindle::seed(seed);
