@@ -132,7 +132,11 @@ impl Summary {
             }
             _ => "gradients are added up as MPI does: rounded otherwise than in one process",
         };
-        report::show(&format!("peak: activations and gradients of a step; waited: for other ranks\n{sums}"))
+        let waited = match self.tensor_parallel {
+            1 => "for other ranks",
+            _ => "for other ranks, but for sums over parts of layers, which are in the time of their stages",
+        };
+        report::show(&format!("peak: activations and gradients of a step; waited: {waited}\n{sums}"))
     }
 
     /// A budget is never exceeded: where it was, that is no success.
