@@ -245,6 +245,15 @@ fn budgets(folder: &Path) {
             "rank {rank}: {peak}, predicted {predicted}"
         );
     }
+    // The sum over micro-batches is in the budget that was given, not on top of it.
+    let given = "train --layers 6 --width 64 --heads 2 --sequence 128 --batch 8 --steps 3 --micro-batches 2 --budget 16MiB --json";
+    for flags in ["--data-parallel 2", "--zero 2", "--tensor-parallel 2"] {
+        let run: Value = serde_json::from_str(&well(folder, 2, &format!("{given} {flags}"))).unwrap();
+        assert_eq!(number(&run, 0, "budget_bytes"), 16 << 20, "{flags}");
+        for rank in 0..2 {
+            assert!(number(&run, rank, "peak_bytes") <= 16 << 20, "{flags}");
+        }
+    }
     // The first holds two micro-batches, and so has to let go of more.
     assert!(number(&limited, 0, "peak_bytes") < number(&store_all, 0, "peak_bytes") * 6 / 10);
     assert_eq!(limited["pipeline"], 2);
@@ -291,6 +300,7 @@ fn refused(folder: &Path) {
     for (flags, words) in [
         ("--pipeline 3", "there are 2 ranks, but --data-parallel 1 of --pipeline 3 are 3"),
         ("--data-parallel 2 --tui", "is not a terminal"),
+        ("--data-parallel 2 --budget auto", "--budget auto is not for several ranks"),
         ("--data-parallel 2 --adaptive", "--adaptive is not for several ranks"),
         ("--data-parallel 2 --batch 3", "a batch of 3 cannot be shared out evenly"),
         ("--data-parallel 2 --learning-rate nan", "--learning-rate is NaN, expected a number above 0"),

@@ -18,6 +18,7 @@ use crate::pipeline::{plans, simulated};
 use crate::planning::{self, Knowledge, Known, Planning};
 use crate::size::Size;
 use crate::strategy::{Ready, Strategy};
+use crate::totals::parameter_bytes;
 use crate::train::asked_for_nothing;
 
 /// How a rank runs its stages.
@@ -108,10 +109,13 @@ pub(super) fn decide<M: Trainable>(
         1 => (cut, Knowledge::default()),
         _ => measured_together(world, cut, strategy, model, batch)?,
     };
-    let held = match grid.overlaps(arguments.ranks.stage()) {
+    // What is held beside a step's own memory: sums that are under way, and the sum of gradients of several micro-batches.
+    let under_way = match grid.overlaps(arguments.ranks.stage()) {
         true => DataParallel::new(grid.same_stages.as_ref(), model)?.overlapping_bytes(),
         false => Bytes::ZERO,
     };
+    let summed = if size.micro_batches > 1 { parameter_bytes(model) } else { Bytes::ZERO };
+    let held = Bytes::new(under_way.get() + summed.get());
     let plan = || {
         let planning =
             Planning { margin: arguments.margin, plain: None, held, cache: None, places, flag: "--budget " };

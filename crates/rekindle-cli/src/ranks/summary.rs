@@ -127,6 +127,9 @@ impl Summary {
             ))?;
         }
         let sums = match self.reduction.as_str() {
+            "ordered" if self.tensor_parallel > 1 => {
+                "gradients and parts of layers are added up in the order of ranks: the bits are those of as many parts, under every plan"
+            }
             "ordered" => {
                 "gradients are added up in the order of ranks: the bits are those of one process that does so"
             }

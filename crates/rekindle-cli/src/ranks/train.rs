@@ -20,6 +20,7 @@ use super::state::WholeModel;
 use super::summary::{RankSummary, Summary};
 use super::together::together;
 use super::{RankArguments, Summing};
+use crate::amount::Target;
 use crate::arguments::{Scaling, TrainArguments};
 use crate::data::Data;
 use crate::failure::Failure;
@@ -27,6 +28,7 @@ use crate::measure::{self, build, median};
 use crate::models::{BatchOf, Job, Kind, with_model};
 use crate::progress::{Progress, Rate};
 use crate::size::Size;
+use crate::strategy::Strategy;
 use crate::train::{identity, learning_rate, strategy};
 use crate::view::Limit;
 use crate::{files, report};
@@ -44,6 +46,11 @@ fn check(arguments: &TrainArguments, size: &Size) -> Result<(), Failure> {
     let pipeline = arguments.ranks.pipeline.is_some_and(|ranks| ranks > 1);
     let refused = [
         (arguments.tui, "--tui", "its screen is one process's; each rank's log is in --rank-logs"),
+        (
+            matches!(strategy(arguments), Strategy::Optimal(Target::Free)),
+            "--budget auto",
+            "ranks of one machine share what it has free; give each its bytes",
+        ),
         (arguments.adaptive, "--adaptive", "all ranks have to run the same plan; give --budget"),
         (arguments.plan.is_some(), "--plan", "a plan for ranks is made by the first of them; give --budget"),
         (
@@ -190,7 +197,8 @@ impl<M: Trainable> Prepared<M> {
                     "--partition-checkpoints: no two ranks have the same boundaries here, so there is nothing to share out"
                 );
             }
-            eprintln!("training {described} with `{strategy}` on {} ranks", world.size());
+            let ranks = report::counted(world.size(), "rank");
+            eprintln!("training {described} with `{strategy}` on {ranks}");
         }
         let mut data = kind.data().seeded(size.seed);
         let sample = own_parts::<K>(&mut data.clone(), &grid, size, &device);
