@@ -2,8 +2,8 @@
 //! Burn's extension API.
 //!
 //! ```text
-//!  inputs, parameters ──▶ join ──▶ hub ──▶ output node, one for each float output
-//!                                   │           its backward parks the output's gradient
+//!  inputs, parameters ──▶ join ──▶ hub ──▶ fan ──▶ output node, one for each float output
+//!                                   │                   its backward parks the output's gradient
 //!                                   └─ its backward runs the executor's second half and hands every gradient on
 //! ```
 //!

@@ -94,6 +94,9 @@ pub(crate) trait AnyStage: Send {
     fn side(&self) -> Parts;
     /// Every parameter, trained or not, in the order of the module.
     fn describe_parameters(&self) -> Vec<String>;
+    /// The stage for what comes after its first run, without a hold on the user's graph: its module has the same
+    /// values, tracked by nobody.
+    fn untied(self: Box<Self>) -> Box<dyn AnyStage>;
     /// Counts a taped run that was in order. One that was not leaves the stage due.
     fn count_run(&self);
 }
@@ -132,7 +135,7 @@ where
     M: Module + 'static,
     I: Boundary,
     S: Boundary + Clone + Send,
-    R: StageOutput,
+    R: StageOutput + 'static,
     F: Fn(&M, I, S) -> R + Copy + Send + 'static,
 {
     fn name(&self) -> &str {
@@ -257,6 +260,13 @@ where
         let mut describe = Describe::default();
         self.module.visit(&mut describe);
         describe.0
+    }
+
+    fn untied(self: Box<Self>) -> Box<dyn AnyStage> {
+        // Afterwards nothing tells.
+        self.trained();
+        let stage = *self;
+        Box::new(Self { module: stage.module.no_grad(), ..stage })
     }
 
     fn is_due(&self) -> bool {

@@ -197,3 +197,27 @@ fn a_dropped_model_takes_its_abandoned_regions_with_it() {
         assert!(left < MIB, "{left} bytes are left of 17 models");
     });
 }
+
+#[test]
+fn a_dropped_model_that_never_went_back_takes_its_regions_with_it() {
+    alone(|| {
+        let abandon = |times: usize, rule: Rule| {
+            for _ in 0..times {
+                let (layers, x) = model(4);
+                // Parameters that are new leaves, as those that an optimizer made a step with.
+                let layers: Vec<Wide> = layers.into_iter().map(|layer| layer.valid().train()).collect();
+                let _ = run(&layers, &x.require_grad(), rule);
+                drop(layers);
+                sweep();
+            }
+            sweep();
+            live()
+        };
+        for rule in [Rule::StoreAll, Rule::EVERY_ONE, Rule::Full] {
+            let (few, many) = (abandon(3, rule), abandon(20, rule));
+            // The weights of a model are 130 KiB.
+            let left = many.saturating_sub(few);
+            assert!(left < MIB / 4, "{left} bytes are left of 17 models under {rule}");
+        }
+    });
+}

@@ -14,6 +14,7 @@ use rekindle_run::Executor;
 use super::boundary::PartGradients;
 use super::engine::BurnEngine;
 use super::{GraphBackend, Tracked};
+use crate::Error;
 use crate::backward::raise;
 use crate::places::{FaultLog, note_faults};
 use crate::region::TraceHandle;
@@ -32,26 +33,43 @@ pub(super) struct Waiting<B: GraphBackend> {
     pub(super) faults: FaultLog,
 }
 
-/// A part of the region's input that needs a gradient.
-pub(super) struct OuterInput<B: GraphBackend> {
-    pub(super) part: usize,
+/// A tensor of the user's graph, by name. A node that held the tensor itself would hold the graph, its own state
+/// included: Burn could never free a region that nobody goes back through.
+pub(super) struct Outer<B: GraphBackend> {
     pub(super) id: NodeId,
-    pub(super) way: InputWay<B>,
     pub(super) shape: Shape,
     pub(super) dtype: DType,
-    pub(super) device: B::Device,
+    device: B::Device,
 }
 
-impl<B: GraphBackend> OuterInput<B> {
+impl<B: GraphBackend> Outer<B> {
+    pub(super) fn of(tensor: &Tracked<B>) -> Self {
+        Self { id: tensor.id(), shape: tensor.shape(), dtype: tensor.dtype(), device: tensor.device() }
+    }
+
     fn filled(&self, value: f32) -> FloatTensor<B> {
         B::float_full(self.shape.clone(), value.into(), &self.device, self.dtype.into())
     }
+
+    /// One element that changes no bit of what it is added to.
+    fn mark(&self) -> FloatTensor<B> {
+        let shape = Shape::from(vec![1; self.shape.num_dims()]);
+        B::float_full(shape, (-0.0).into(), &self.device, self.dtype.into())
+    }
+}
+
+/// A part of the region's input that needs a gradient.
+pub(super) struct OuterInput<B: GraphBackend> {
+    pub(super) part: usize,
+    pub(super) tensor: Outer<B>,
+    pub(super) way: InputWay,
 }
 
 /// How to get at what the outer graph has added up for an input.
-pub(super) enum InputWay<B: GraphBackend> {
-    /// A leaf can be held: nothing lies behind it that an abandoned region would keep alive.
-    Leaf(Tracked<B>),
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum InputWay {
+    /// A leaf, whose sum is there or not.
+    Leaf,
     /// The hub's own parent at this position.
     Parent(usize),
     /// One of too many: its sum is not carried, only added to.
@@ -60,7 +78,7 @@ pub(super) enum InputWay<B: GraphBackend> {
 
 /// A tracked parameter.
 pub(super) struct OuterParameter<B: GraphBackend> {
-    pub(super) tensor: Tracked<B>,
+    pub(super) tensor: Outer<B>,
     pub(super) is_leaf: bool,
 }
 
@@ -100,21 +118,39 @@ impl<B: GraphBackend, const N: usize> Backward<B, N> for Hub {
         let Some(mut waiting) = waiting else {
             return;
         };
-        for input in &waiting.inputs {
-            waiting.engine.carried[input.part] = match &input.way {
-                InputWay::Leaf(leaf) => grads.remove::<B>(leaf),
-                InputWay::Parent(position) => ops.parents[*position].as_ref().map(|parent| {
-                    // Burn can only take out what is there. Minus zero changes no bit of what it is added to.
-                    grads.register::<B>(input.id, input.filled(-0.0));
-                    grads.consume::<B>(parent)
-                }),
-                InputWay::Apart => None,
+        // Burn gives a sum out for a tensor, or for the node it belongs to. Nobody else has the hub's own node any
+        // more, so it can go by the name of each leaf in turn.
+        let mut own = ops.node;
+        let mut sum_of = |leaf: &Outer<B>| {
+            let Some(node) = Arc::get_mut(&mut own) else {
+                raise(Error::Run {
+                    reason: "a region's node is held elsewhere; this is a bug in rekindle".to_owned(),
+                });
             };
-        }
+            node.id = leaf.id;
+            // Only what is there can be taken out.
+            let mark = leaf.mark();
+            grads.register::<B>(leaf.id, mark.clone());
+            let sum = grads.consume::<B>(&own);
+            // Where there was none this is the mark, whose memory is held twice.
+            let found = sum.shape() == leaf.shape && (leaf.shape.num_elements() != 1 || sum.can_mut());
+            found.then_some(sum)
+        };
         for parameter in waiting.parameters.iter().filter(|parameter| parameter.is_leaf) {
-            if let Some(sum) = grads.remove::<B>(&parameter.tensor) {
-                waiting.engine.parameter_gradients.insert(parameter.tensor.id(), sum);
+            if let Some(sum) = sum_of(&parameter.tensor) {
+                waiting.engine.parameter_gradients.insert(parameter.tensor.id, sum);
             }
+        }
+        for input in waiting.inputs.iter().filter(|input| input.way == InputWay::Leaf) {
+            waiting.engine.carried[input.part] = sum_of(&input.tensor);
+        }
+        for input in &waiting.inputs {
+            let InputWay::Parent(position) = input.way else { continue };
+            waiting.engine.carried[input.part] = ops.parents[position].as_ref().map(|parent| {
+                // Minus zero changes no bit of what it is added to.
+                grads.register::<B>(input.tensor.id, input.tensor.filled(-0.0));
+                grads.consume::<B>(parent)
+            });
         }
         let gradients = std::mem::take(&mut waiting.output_gradients);
         if let Err(error) = waiting.engine.check_disjoint() {
@@ -129,25 +165,20 @@ impl<B: GraphBackend, const N: usize> Backward<B, N> for Hub {
             Ok(gradients) => gradients,
             Err(error) => raise(error.into()),
         };
-        for input in waiting.inputs {
-            match gradients[input.part].take() {
-                Some(gradient) => grads.register::<B>(input.id, gradient),
+        for OuterInput { part, tensor, way } in waiting.inputs {
+            match gradients[part].take() {
+                Some(gradient) => grads.register::<B>(tensor.id, gradient),
                 // Nothing reached it. A leaf then has no gradient, as in Burn; the operation that made any other
                 // tensor waits for one.
-                None if matches!(input.way, InputWay::Leaf(_)) => {}
-                None => grads.register::<B>(input.id, input.filled(0.0)),
+                None if way == InputWay::Leaf => {}
+                None => grads.register::<B>(tensor.id, tensor.filled(0.0)),
             }
         }
-        for parameter in waiting.parameters {
-            let id = parameter.tensor.id();
-            match waiting.engine.parameter_gradients.remove(&id) {
-                Some(gradient) => grads.register::<B>(id, gradient),
-                None if parameter.is_leaf => {}
-                None => {
-                    let like = parameter.tensor.primitive();
-                    let zeros = B::float_zeros(like.shape(), &like.device(), like.dtype().into());
-                    grads.register::<B>(id, zeros);
-                }
+        for OuterParameter { tensor, is_leaf } in waiting.parameters {
+            match waiting.engine.parameter_gradients.remove(&tensor.id) {
+                Some(gradient) => grads.register::<B>(tensor.id, gradient),
+                None if is_leaf => {}
+                None => grads.register::<B>(tensor.id, tensor.filled(0.0)),
             }
         }
         if let Some(device) = waiting.reseed {

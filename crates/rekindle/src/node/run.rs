@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use burn::backend::autodiff::ops::NodeGuard;
 use burn::backend::autodiff::{Autodiff, NodeId};
-use burn::backend::{AutodiffBackend, DispatchTensorKind, TensorMetadata};
+use burn::backend::{AutodiffBackend, DispatchTensorKind};
 use burn::module::ParamId;
 use burn::tensor::Device;
 use rekindle_plan::{Schedule, Stage};
@@ -13,11 +13,11 @@ use rekindle_run::{Executor, Kept, MeasureError, Measurement, Measuring, Row, St
 
 use super::boundary::{OnDevice, Part};
 use super::engine::BurnEngine;
-use super::graph::{Start, join, node, token, with_parents};
-use super::outer::{Hub, InputWay, OuterInput, OuterParameter, Output, Shared, Waiting};
+use super::graph::{Join, Start, join, node, token, with_parents};
+use super::outer::{Hub, InputWay, Outer, OuterInput, OuterParameter, Output, Shared, Waiting};
 use super::tensor::{AnyTensor, describe, size_of};
 use super::travel::Travel;
-use super::{GraphBackend, TapeStrategy, sweep, sweep_when};
+use super::{GraphBackend, TapeStrategy, Tracked, sweep, sweep_when};
 use crate::boundary::Parts;
 use crate::checks::{Checks, Record};
 use crate::kept::{self, KeptRow};
@@ -197,7 +197,7 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
         if wanted {
             let way = if is_leaf {
                 tied.push(tensor.node());
-                InputWay::Leaf(tensor.clone())
+                InputWay::Leaf
             } else if direct.len() < 7 {
                 direct.push(tensor.node());
                 InputWay::Parent(direct.len())
@@ -205,18 +205,11 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
                 tied.push(tensor.node());
                 InputWay::Apart
             };
-            inputs.push(OuterInput {
-                part,
-                id: tensor.id(),
-                way,
-                shape: tensor.shape(),
-                dtype: tensor.dtype(),
-                device: tensor.device(),
-            });
+            inputs.push(OuterInput { part, tensor: Outer::of(&tensor), way });
         }
         parts.push(Part::Float { tensor: tensor.into_primitive(), wanted });
     }
-    let mut parameters: Vec<OuterParameter<B>> = Vec::new();
+    let mut parameters = Vec::new();
     let mut ids = Vec::with_capacity(setup.parameters.len());
     let mut done_with: HashMap<NodeId, (usize, ParamId)> = HashMap::new();
     for (index, (tensors, param_ids)) in setup.parameters.into_iter().zip(setup.parameter_ids).enumerate() {
@@ -237,19 +230,19 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
                 // The first stage that has it is the last to go back.
                 done_with.entry(tensor.id()).or_insert((index, param_id));
             }
-            parameters.push(OuterParameter { tensor, is_leaf });
+            parameters.push((OuterParameter { tensor: Outer::<B>::of(&tensor), is_leaf }, tensor.node()));
         }
         ids.push(of_stage);
     }
     // A parameter that several stages share is one node, tied in once and given its gradient once.
-    parameters.sort_by_key(|parameter| parameter.tensor.id());
-    parameters.dedup_by_key(|parameter| parameter.tensor.id());
-    tied.extend(parameters.iter().map(|parameter| parameter.tensor.node()));
+    parameters.sort_by_key(|(parameter, _)| parameter.tensor.id);
+    parameters.dedup_by_key(|(parameter, _)| parameter.tensor.id);
+    let (parameters, nodes): (Vec<_>, Vec<NodeGuard>) = parameters.into_iter().unzip();
+    tied.extend(nodes);
 
-    let parameter_bytes = parameters.iter().map(|parameter| {
-        let tensor = &parameter.tensor;
-        (tensor.id(), size_of(tensor.dtype(), &tensor.shape()))
-    });
+    let parameter_bytes = parameters
+        .iter()
+        .map(|OuterParameter { tensor, .. }| (tensor.id, size_of(tensor.dtype, &tensor.shape)));
     let own = setup.stages.iter().map(|stage| stage.continues());
     let continues: Vec<bool> = setup.before.iter().copied().chain(own).collect();
     let engine = BurnEngine::<B> {
@@ -297,6 +290,8 @@ fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Re
         let tensors = output.parts.into_iter().map(|part| untracked(part, strategy)).collect();
         return Ok(Parts { tensors, structure });
     };
+    // What the node keeps must not keep the user's graph.
+    engine.stages = engine.stages.into_iter().map(|stage| stage.untied()).collect();
     let shared: Shared<B> = Arc::new(Mutex::new(Some(Waiting {
         executor,
         engine,
@@ -314,9 +309,11 @@ fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Re
     };
     let hub = with_parents(Hub, [tie].into_iter().chain(direct).collect(), shared.clone(), value);
     let hub = hub.ok_or(Error::Untracked)?;
+    // Above the hub and below every output: one that nobody uses stays in the graph, and would hold the hub's node.
+    let fan: Tracked<B> = node(Join, hub.node(), (), hub.primitive().clone());
     let tensors = output.parts.into_iter().enumerate().map(|(index, part)| match part {
         Part::Float { tensor, wanted: true } => {
-            let tensor = node(Output(index), hub.node(), shared.clone(), tensor);
+            let tensor = node(Output(index), fan.node(), shared.clone(), tensor);
             AnyTensor::from_tracked::<B>(tensor, strategy)
         }
         other => untracked(other, strategy),

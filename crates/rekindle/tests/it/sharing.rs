@@ -1,6 +1,6 @@
 //! Parameters and tensors that are used more than once: their gradients are sums, and sums of floats have an order.
 
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::Tensor;
 use rekindle::{Region, Rule, checkpoint};
@@ -107,4 +107,49 @@ fn adapters_on_frozen_weights() {
         });
         assert!(found.iter().any(Option::is_some) && found.iter().any(Option::is_none));
     }
+}
+
+#[derive(Module, Debug)]
+struct Scales {
+    used: Param<Tensor<2>>,
+    unused: Param<Tensor<2>>,
+}
+
+/// A sum of one element looks like the mark by which the hub finds out whether there is one.
+#[test]
+fn a_parameter_of_one_element_in_many_checkpoints() {
+    let _alone = alone();
+    let one = || Param::from_tensor(random([1, 1], &device()));
+    let scales = Scales { used: one(), unused: one() };
+    settle(&scales);
+    let x = random([5, 3], &device()).require_grad();
+    let found = same("one element", || {
+        let mut hidden = x.clone();
+        for _ in 0..4 {
+            hidden = checkpoint(&scales, hidden, |scales: &Scales, x: Tensor<2>| {
+                let scale = scales.used.val();
+                ((x * scale.clone()).tanh() * scale.clone()).tanh() * scale
+            })?;
+        }
+        let mut grads = (hidden * scales.used.val()).sum().backward();
+        let input = bytes(&x.grad_remove(&mut grads).unwrap());
+        Ok((input, gradients(&scales, grads)))
+    });
+    assert!(found.1.iter().any(Option::is_some) && found.1.iter().any(Option::is_none), "{found:?}");
+}
+
+#[test]
+fn an_output_that_somebody_holds_and_nobody_goes_back_through() {
+    let _alone = alone();
+    let cell = linear();
+    let x = random([4, 8], &device());
+    same("two outputs", || {
+        let two = |cell: &Linear, x: Tensor<2>| (thrice(cell, x.clone()), cell.forward(x));
+        let (first, held) = checkpoint(&cell, x.clone(), two)?;
+        let dropped = checkpoint(&cell, first.clone(), two)?.0;
+        let last = checkpoint(&cell, dropped, thrice)?;
+        let found = gradients(&cell, last.powf_scalar(2.0).mean().backward());
+        drop((first, held));
+        Ok(found)
+    });
 }
