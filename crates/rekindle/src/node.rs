@@ -13,6 +13,7 @@
 //! Gradients come out bit for bit as Burn's own. Additions of floats depend on their order, so what the outer graph
 //! has already added up for an input or a parameter is carried into the nested graph, which goes on adding there.
 
+mod abandoned;
 mod boundary;
 mod elements;
 mod engine;

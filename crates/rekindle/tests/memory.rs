@@ -213,11 +213,12 @@ fn a_dropped_model_that_never_went_back_takes_its_regions_with_it() {
             sweep();
             live()
         };
-        for rule in [Rule::StoreAll, Rule::EVERY_ONE, Rule::Full] {
-            let (few, many) = (abandon(3, rule), abandon(20, rule));
+        for rule in [Rule::StoreAll, Rule::EVERY_ONE] {
+            // Those that were the last may still be there.
+            let (few, many) = (abandon(20, rule), abandon(40, rule));
             // The weights of a model are 130 KiB.
             let left = many.saturating_sub(few);
-            assert!(left < MIB / 4, "{left} bytes are left of 17 models under {rule}");
+            assert!(left < MIB / 4, "{left} bytes are left of 20 models under {rule}");
         }
     });
 }

@@ -11,6 +11,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Device, Shape};
 use rekindle_run::Executor;
 
+use super::abandoned::{self, LetGo};
 use super::boundary::PartGradients;
 use super::engine::BurnEngine;
 use super::{GraphBackend, Tracked};
@@ -84,6 +85,17 @@ pub(super) struct OuterParameter<B: GraphBackend> {
 
 pub(super) type Shared<B> = Arc<Mutex<Option<Waiting<B>>>>;
 
+impl<B: GraphBackend> LetGo for Mutex<Option<Waiting<B>>> {
+    fn let_go(&self) {
+        // Whoever goes back through it needs nothing of that.
+        let Ok(mut waiting) = self.try_lock() else { return };
+        if let Some(waiting) = waiting.as_mut() {
+            let stages = std::mem::take(&mut waiting.engine.stages);
+            waiting.engine.stages = stages.into_iter().map(|stage| stage.untied()).collect();
+        }
+    }
+}
+
 impl<B: GraphBackend> std::fmt::Debug for Waiting<B> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(formatter, "Waiting({} stages)", self.engine.stages.len())
@@ -118,6 +130,7 @@ impl<B: GraphBackend, const N: usize> Backward<B, N> for Hub {
         let Some(mut waiting) = waiting else {
             return;
         };
+        abandoned::gone_back();
         // Burn gives a sum out for a tensor, or for the node it belongs to. Nobody else has the hub's own node any
         // more, so it can go by the name of each leaf in turn.
         let mut own = ops.node;

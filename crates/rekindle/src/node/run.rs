@@ -11,6 +11,7 @@ use burn::tensor::Device;
 use rekindle_plan::{Schedule, Stage};
 use rekindle_run::{Executor, Kept, MeasureError, Measurement, Measuring, Row, Stores};
 
+use super::abandoned::{self, LetGo};
 use super::boundary::{OnDevice, Part};
 use super::engine::BurnEngine;
 use super::graph::{Join, Start, join, node, token, with_parents};
@@ -290,8 +291,6 @@ fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Re
         let tensors = output.parts.into_iter().map(|part| untracked(part, strategy)).collect();
         return Ok(Parts { tensors, structure });
     };
-    // What the node keeps must not keep the user's graph.
-    engine.stages = engine.stages.into_iter().map(|stage| stage.untied()).collect();
     let shared: Shared<B> = Arc::new(Mutex::new(Some(Waiting {
         executor,
         engine,
@@ -302,6 +301,8 @@ fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Re
         trace: job.trace,
         faults: job.faults,
     })));
+    let waiting: Arc<dyn LetGo> = shared.clone();
+    abandoned::begins_to_wait(Arc::downgrade(&waiting));
     // The hub's first parent is always the tie, so that `InputWay::Parent` counts from one.
     let tie = match join::<B>(tied, &value) {
         Some(tie) => tie.node(),
