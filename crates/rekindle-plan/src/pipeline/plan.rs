@@ -68,8 +68,37 @@ pub struct RankPlan {
 /// ```
 ///
 /// # Errors
-/// When there are more ranks than stages, or a rank has no plan within the budget.
+/// When there are more ranks than stages, or a rank has no plan within the budget: then the one that needs most is named, with
+/// what is enough for all of them.
 pub fn plan(
+    profile: &Profile,
+    ranks: usize,
+    micro_batches: usize,
+    request: &Request,
+) -> Result<Vec<RankPlan>, PipelineError> {
+    let mut refused = None;
+    let mut tried = request.clone();
+    loop {
+        let (enough, error) = match (within(profile, ranks, micro_batches, &tried), refused) {
+            (Ok(plans), None) => return Ok(plans),
+            (Ok(_), Some(error)) => return Err(error),
+            (Err(PipelineError::BudgetTooSmall { rank, in_flight, enough_bytes, .. }), _) => {
+                let budget_bytes = request.budget_bytes.unwrap_or_default();
+                let error = PipelineError::BudgetTooSmall { rank, budget_bytes, in_flight, enough_bytes };
+                (enough_bytes, error)
+            }
+            (Err(error), _) => return Err(error),
+        };
+        // Another rank may need more.
+        if tried.budget_bytes.is_some_and(|tried| enough <= tried) {
+            return Err(error);
+        }
+        (refused, tried.budget_bytes) = (Some(error), Some(enough));
+    }
+}
+
+/// Plans each rank for the budget, or says what the first one needs that has no plan.
+fn within(
     profile: &Profile,
     ranks: usize,
     micro_batches: usize,
