@@ -242,9 +242,18 @@ fn plan<M: Trainable>(
     let planned = planner.plan(&model, batch);
     bar.finish_and_clear();
     planned.map_err(|error| match error {
-        rekindle::Error::BudgetTooSmall { smallest, .. } => {
-            let needed = smallest.get() + planning.held.get();
-            Failure::request(error, format!("give {}{needed} or more", planning.flag))
+        rekindle::Error::BudgetTooSmall { budget, smallest, .. } => {
+            let (held, needed) = (planning.held, smallest.get() + planning.held.get());
+            let hint = format!("give {}{needed} or more", planning.flag);
+            match held {
+                Bytes::ZERO => Failure::request(error, hint),
+                _ => Failure::request(
+                    anyhow::Error::new(error).context(format!(
+                        "sums of gradients hold {held} the whole time, which leaves {budget} of the budget"
+                    )),
+                    hint,
+                ),
+            }
         }
         other => refused(other),
     })

@@ -31,11 +31,22 @@ impl Shape {
             return Ok(Self { replicas, stages, peers });
         }
         let of_peers = if peers > 1 { format!(" of --tensor-parallel {peers}") } else { String::new() };
+        let hint = match arguments.data_parallel {
+            // Replicas are as many as there is room for.
+            None if ranks > each => {
+                let fewer = ranks / each * each;
+                format!(
+                    "start a multiple of {each} ranks: mpirun -n {fewer} rekindle train ..., or -n {}",
+                    fewer + each
+                )
+            }
+            _ => format!("start as many: mpirun -n {all} rekindle train ..."),
+        };
         Err(Failure::request(
             anyhow::anyhow!(
                 "there are {ranks} ranks, but --data-parallel {replicas} of --pipeline {stages}{of_peers} are {all}"
             ),
-            format!("start as many: mpirun -n {all} rekindle train ..."),
+            hint,
         ))
     }
 }

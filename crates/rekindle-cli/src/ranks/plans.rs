@@ -149,7 +149,9 @@ pub(super) fn decide<M: Trainable>(
         (Some((cut, planned)), _) => {
             let cut = if cut == "b" { Cut::Blocks } else { Cut::Parts };
             let mut planned = Planned::from_json(planned)?;
-            if grid.shape.peers > 1 {
+            if grid.shape.peers == 1 {
+                warm_up(world, cut, model, batch)?;
+            } else {
                 // Parts of one model have parameters of their own.
                 let (region, input) = cut.of(model).stages(batch);
                 let (profile, plan) = (planned.profile().clone(), planned.plan().clone());
@@ -163,6 +165,22 @@ pub(super) fn decide<M: Trainable>(
         (None, _) => Ready::Plain,
     };
     Ok(Decided { way: Way::All(ready), foretold: None })
+}
+
+/// Runs every stage once on the ranks that have measured none. What the first run of an operation makes for good, such as scratch
+/// memory, is then there before the first step, which has to keep the budget like any other.
+fn warm_up<M: Trainable>(
+    world: &dyn Collective,
+    cut: Cut,
+    model: &M,
+    batch: &M::Batch,
+) -> Result<(), Failure> {
+    if world.rank() == 0 {
+        return Ok(());
+    }
+    let once = rekindle::Measuring { runs: 1, options: false };
+    rekindle::measure(&cut.of(model), batch, once, &mut |_, _| {})?;
+    Ok(())
 }
 
 /// Measures the stages of a model that ranks have parts of: all of them at once, because every stage talks, and what one waits for
@@ -213,12 +231,12 @@ fn in_a_pipeline<M: Trainable>(
     model: &M,
     batch: &M::Batch,
 ) -> Result<Decided, Failure> {
-    let together = match grid.shape.peers {
+    let measured = match grid.shape.peers {
         1 => None,
         _ => Some(measure_together(world, Cut::Blocks, model, batch)?),
     };
     let told = from_first(world, || {
-        let known = match together {
+        let known = match measured {
             Some(known) => known,
             None => planning::measure(Cut::Blocks.of(model), batch, rekindle::Measuring::default())?,
         };
@@ -243,6 +261,9 @@ fn in_a_pipeline<M: Trainable>(
     let mut all: Everything = serde_json::from_slice(&told).map_err(|error| damaged(&error))?;
     if all.ranks.len() != grid.shape.stages {
         return Err(damaged(&format!("it is for {} ranks", all.ranks.len())));
+    }
+    if grid.shape.peers == 1 {
+        warm_up(world, Cut::Blocks, model, batch)?;
     }
     let own = all.ranks.swap_remove(grid.stage);
     let section = Section {

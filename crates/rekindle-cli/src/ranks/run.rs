@@ -42,10 +42,8 @@ pub(super) struct Run<'a, M> {
 /// What steps have taken so far.
 #[derive(Default)]
 pub(super) struct Taken {
-    steps: u32,
-    /// The most of activations and gradients in a step but the first, which makes what stays.
+    /// The most of activations and gradients in a step.
     peak: Bytes,
-    first_peak: Bytes,
     /// The most of everything.
     most: Bytes,
     computing: Duration,
@@ -216,7 +214,7 @@ impl<M: Trainable> Run<'_, M> {
             part: self.grid.peer,
             in_flight,
             partitioned: self.partitioned(),
-            peak_bytes: self.taken.peak(),
+            peak_bytes: self.taken.peak,
             predicted_bytes,
             budget_bytes,
             weights_bytes: parameter_bytes(&self.model),
@@ -247,18 +245,10 @@ impl<M> Run<'_, M> {
 
 impl Taken {
     fn note(&mut self, peak: Bytes, computing: Duration, took: Duration) {
-        match self.steps {
-            0 => self.first_peak = peak,
-            _ => self.peak = self.peak.max(peak),
-        }
-        self.steps += 1;
+        self.peak = self.peak.max(peak);
         self.most = self.most.max(memory::peak().unwrap_or_default());
         self.computing += computing;
         self.all += took;
-    }
-
-    fn peak(&self) -> Bytes {
-        if self.steps == 1 { self.first_peak } else { self.peak }
     }
 
     /// The part of the time that this rank computed.

@@ -68,6 +68,9 @@ pub(super) struct Summary {
     pub(super) pace: f64,
     #[serde(skip)]
     pub(super) units: &'static str,
+    /// Whether boundaries may be kept in parts.
+    #[serde(skip)]
+    pub(super) in_parts: bool,
 }
 
 impl Summary {
@@ -116,15 +119,13 @@ impl Summary {
             "waited",
         ];
         report::show(&report::table(header, rows))?;
-        if let Some(rank) = self.ranks.first().filter(|rank| rank.partitioned > 0) {
-            let boundaries = match rank.partitioned {
-                1 => "1 boundary is".to_owned(),
-                many => format!("{many} boundaries are"),
-            };
-            report::show(&format!(
-                "{boundaries} kept in parts, one on each of {} ranks\n",
-                self.tensor_parallel
-            ))?;
+        if let Some(rank) = self.ranks.first().filter(|_| self.in_parts) {
+            let on_each = format!("kept in parts, one on each of {} ranks", self.tensor_parallel);
+            report::show(&match rank.partitioned {
+                0 => format!("no boundary is {on_each}: this budget has room for those that are kept\n"),
+                1 => format!("1 boundary is {on_each}\n"),
+                many => format!("{many} boundaries are {on_each}\n"),
+            })?;
         }
         let sums = match self.reduction.as_str() {
             "ordered" if self.tensor_parallel > 1 => {

@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use rekindle::Bytes;
 use rekindle::training::Precision;
 use rekindle_dist::{Collective, DataParallel, Mpi, Partitioned, Reduction, Zero, ZeroStage};
-use rekindle_models::{Batch, Trainable};
+use rekindle_models::{Batch, ConfigError, Trainable};
 
 use super::grid::{Grid, Shape};
 use super::log::Log;
@@ -22,6 +22,7 @@ use super::together::together;
 use super::{RankArguments, Summing};
 use crate::amount::Target;
 use crate::arguments::{Scaling, TrainArguments};
+use crate::cut::Cutting;
 use crate::data::Data;
 use crate::failure::Failure;
 use crate::measure::{self, build, median};
@@ -75,6 +76,11 @@ fn check(arguments: &TrainArguments, size: &Size) -> Result<(), Failure> {
             "a pipeline keeps and recomputes; leave it out",
         ),
         (
+            pipeline && arguments.cut == Cutting::Parts,
+            "--cut parts in a pipeline",
+            "ranks of a pipeline have whole blocks; leave it out",
+        ),
+        (
             pipeline && arguments.ranks.partition_checkpoints && arguments.ranks.tensor_parallel.is_some(),
             "--partition-checkpoints in a pipeline of --tensor-parallel",
             "a pipeline keeps and recomputes; leave one of them out",
@@ -86,6 +92,20 @@ fn check(arguments: &TrainArguments, size: &Size) -> Result<(), Failure> {
         }
         None => Ok(()),
     }
+}
+
+/// What to try when ranks cannot have parts of a model's layers.
+fn not_split(error: ConfigError) -> Failure {
+    let hint = match &error {
+        ConfigError::Split { what, .. } => {
+            format!("give a --tensor-parallel that divides the {what}, or another number of these")
+        }
+        ConfigError::NotSplit => {
+            "leave --tensor-parallel out; --data-parallel and --pipeline are for every model".to_owned()
+        }
+        _ => "leave --tensor-parallel out".to_owned(),
+    };
+    Failure::request(error, hint)
 }
 
 impl RankArguments {
@@ -184,10 +204,7 @@ impl<M: Trainable> Prepared<M> {
         log.say(&grid.describe(world));
         let whole = WholeModel::of(&model);
         let model = match grid.peers(arguments.ranks.how()) {
-            Some(peers) => {
-                let hint = "give --tensor-parallel or --heads another number, or leave --tensor-parallel out";
-                together(world, model.split(&peers).map_err(|error| Failure::request(error, hint)))?
-            }
+            Some(peers) => together(world, model.split(&peers).map_err(not_split))?,
             None => model,
         };
         let (described, strategy) = (size.describe(kind), strategy(arguments));
@@ -196,6 +213,9 @@ impl<M: Trainable> Prepared<M> {
                 eprintln!(
                     "--partition-checkpoints: no two ranks have the same boundaries here, so there is nothing to share out"
                 );
+            }
+            if arguments.ranks.stage() != ZeroStage::Off && shape.replicas == 1 {
+                eprintln!("--zero: there is one replica, so there is nothing to share out");
             }
             let ranks = report::counted(world.size(), "rank");
             eprintln!("training {described} with `{strategy}` on {ranks}");
@@ -303,6 +323,7 @@ impl<M: Trainable> Prepared<M> {
             ranks: RankSummary::of_all(world, &own)?,
             pace: pace.after(u64::from(count), seconds),
             units: K::UNITS,
+            in_parts: arguments.ranks.partition_checkpoints && shape.peers > 1,
         };
         if world.rank() == 0 {
             match arguments.json {
