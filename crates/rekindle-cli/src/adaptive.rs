@@ -37,6 +37,7 @@ impl Adaptive {
         places: &Places,
         most: Option<Target>,
     ) -> Result<Self, Failure> {
+        let beside = batch.beside(model)?;
         let bar = report::spinner("measuring the stages");
         let mut rungs: Vec<Rung<(Planned, Cut)>> = Vec::new();
         for cut in cutting.cuts().iter().copied() {
@@ -49,7 +50,7 @@ impl Adaptive {
                 refused(error)
             })?;
             rungs.extend(ladder.rungs().iter().map(|rung| {
-                let budget = Bytes::new(rung.budget.get() + batch.held_bytes(model).get());
+                let budget = Bytes::new(rung.budget.get() + beside.held.get()).max(beside.alone);
                 Rung { budget, step_time: rung.step_time, plan: (rung.plan.clone(), cut) }
             }));
         }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::arguments::BenchArguments;
 use crate::cut::Cut;
 use crate::failure::Failure;
-use crate::measure::{Measured, Pooled, Step, build, compare, measured, median, step};
+use crate::measure::{Beside, Measured, Pooled, Step, build, compare, measured, median, step};
 use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::nodes;
 use crate::places::suffix;
@@ -157,7 +157,7 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
         let expected = measured(&model, &batch, &Ready::Plain, size.recipe())?.step;
         of_burn = Some((model, expected));
     }
-    let held = batch.held_bytes(&model);
+    let Beside { held, alone } = batch.beside(&model)?;
     let with_held = |bytes: Bytes| Bytes::new(bytes.get() + held.get());
     let start = Instant::now();
     let nowhere = Places::new();
@@ -165,6 +165,7 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
         margin: arguments.margin,
         plain: Some(peak),
         held,
+        alone,
         cache: None,
         places: &nowhere,
         flag: "optimal-",

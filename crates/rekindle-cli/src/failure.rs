@@ -107,10 +107,26 @@ impl From<WeightsError> for Failure {
 
 /// Reads a file that the user named.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    if is_device(path) {
+        let error = anyhow::anyhow!("`{}` is a device, which may never end, expected a file", path.display());
+        return Err(Failure::request(error, "give a file, or the end of a pipe"));
+    }
     std::fs::read(path).map_err(|error| {
         let error = anyhow::Error::new(error).context(format!("cannot read `{}`", path.display()));
         Failure::request(error, "check the path and that the file may be read")
     })
+}
+
+#[cfg(unix)]
+fn is_device(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let kind = path.metadata().map(|found| found.file_type());
+    kind.is_ok_and(|kind| kind.is_char_device() || kind.is_block_device())
+}
+
+#[cfg(not(unix))]
+fn is_device(_: &Path) -> bool {
+    false
 }
 
 /// Reads a text file that the user named.

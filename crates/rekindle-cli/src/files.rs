@@ -82,25 +82,43 @@ pub(crate) fn plan(path: &Path) -> Result<Plan, Failure> {
 
 /// Fails where a file could not be written, before the work for it is done.
 pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
-    let part = part_of(path);
+    let part = part_of(&behind_links(path));
     let made = match path.is_dir() {
         true => Err(std::io::ErrorKind::IsADirectory.into()),
+        false if is_no_file(path) => Ok(()),
         false => std::fs::File::create(&part).and_then(|_| std::fs::remove_file(&part)),
     };
     made.map_err(|error| cannot_write(error, path))
 }
 
-/// Writes a file as a whole: what was there before stays until the new text is complete.
+/// Writes a file as a whole: what was there before stays until the new text is complete. What is no file, such as a pipe or
+/// `/dev/stdout`, is written to as it is.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let part = part_of(path);
+    if is_no_file(path) {
+        let written = std::fs::OpenOptions::new().write(true).open(path);
+        let written = written.and_then(|mut file| file.write_all(text.as_bytes()));
+        return written.map_err(|error| cannot_write(error, path));
+    }
+    let behind = behind_links(path);
+    let part = part_of(&behind);
     let written = std::fs::File::create(&part)
         .and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()))
-        .and_then(|()| std::fs::rename(&part, path));
+        .and_then(|()| std::fs::rename(&part, &behind));
     written.map_err(|error| {
         // Nothing is lost when this fails too: the part is ours.
         let _ = std::fs::remove_file(&part);
         cannot_write(error, path)
     })
+}
+
+/// Whether there is something else than a file, which must not be replaced by one.
+fn is_no_file(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+/// The file that a link leads to: that is written, and the link stays.
+fn behind_links(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 /// What a file is called until it is complete.

@@ -76,13 +76,36 @@ impl<B: Batch> Parts<B> {
         self.parts.len()
     }
 
-    /// The sum of gradients that is held beside each part but the first.
-    pub(crate) fn held_bytes(&self, model: &impl Module) -> Bytes {
-        match self.count() {
-            1 => Bytes::ZERO,
-            _ => parameter_bytes(model),
+    /// What a step takes beside its parts.
+    ///
+    /// # Errors
+    /// When the model cannot run on a part.
+    pub(crate) fn beside<M: Trainable<Batch = B>>(&self, model: &M) -> Result<Beside, Error> {
+        if self.count() == 1 {
+            return Ok(Beside::default());
         }
+        // What the first run of an operation makes for good is not the whole's.
+        drop(model.couple(&self.parts[..2])?);
+        meter::reset_peak();
+        let before = meter::live();
+        let coupled = model.couple(&self.parts)?;
+        let (live, peak) = (meter::live(), meter::peak());
+        let known = live.saturating_sub(before);
+        let alone = match coupled.is_some() {
+            true => Bytes::new(peak.saturating_sub(before).get() + rekindle::bookkeeping(1).get()),
+            false => Bytes::ZERO,
+        };
+        Ok(Beside { held: Bytes::new(parameter_bytes(model).get() + known.get()), alone })
     }
+}
+
+/// What a step of several parts takes beside them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Beside {
+    /// What is there while a part runs: the sum of gradients, and what parts know of the whole.
+    pub(crate) held: Bytes,
+    /// What the loss of the whole takes before any part runs, where it is not a mean over them.
+    pub(crate) alone: Bytes,
 }
 
 /// How a step is taken, whatever the strategy.

@@ -68,6 +68,7 @@ fn of_a_run<K: Kind>(arguments: &ReportArguments, size: &Size, kind: &K) -> Resu
         margin: arguments.margin,
         plain: None,
         held: Bytes::ZERO,
+        alone: Bytes::ZERO,
         cache: None,
         places: &places,
         flag: "--budget ",

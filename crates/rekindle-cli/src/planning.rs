@@ -78,6 +78,8 @@ pub(crate) struct Planning<'a> {
     pub(crate) plain: Option<Bytes>,
     /// What training holds beside the step's own memory.
     pub(crate) held: Bytes,
+    /// What a step takes before the first stage runs.
+    pub(crate) alone: Bytes,
     /// Where plans are kept.
     pub(crate) cache: Option<&'a Path>,
     /// Where a plan may put boundaries.
@@ -189,6 +191,21 @@ pub(crate) fn ready<M: Trainable>(
     let Some((planned, cut)) = best else {
         return Err(failure.unwrap_or_else(|| refused(rekindle::Error::NothingKnownFree)));
     };
+    let total = Bytes::new(planned.budget_bytes().unwrap_or_default().get() + planning.held.get());
+    if total < planning.alone {
+        let least = planning.alone;
+        return match target.is_smallest() {
+            true => ready(&Strategy::Optimal(Target::Bytes(least)), model, cutting, batch, known, planning),
+            false => Err(Failure::request(
+                rekindle::Error::BudgetTooSmall {
+                    budget: total,
+                    smallest: least,
+                    set_by: "the loss of the whole batch, before a part of it runs,".to_owned(),
+                },
+                format!("give {}{} or more", planning.flag, surely(least.get())),
+            )),
+        };
+    }
     if let (Some(path), None) = (planning.cache, kept) {
         planned.save(path).map_err(refused)?;
     }
@@ -243,8 +260,8 @@ fn plan<M: Trainable>(
     bar.finish_and_clear();
     planned.map_err(|error| match error {
         rekindle::Error::BudgetTooSmall { budget, smallest, .. } => {
-            let (held, needed) = (planning.held, smallest.get() + planning.held.get());
-            let hint = format!("give {}{needed} or more", planning.flag);
+            let held = planning.held;
+            let hint = format!("give {}{} or more", planning.flag, surely(smallest.get() + held.get()));
             match held {
                 Bytes::ZERO => Failure::request(error, hint),
                 _ => Failure::request(
@@ -257,6 +274,13 @@ fn plan<M: Trainable>(
         }
         other => refused(other),
     })
+}
+
+/// A budget that is enough the next time, too. What a stage takes is measured again then, and how much scratch memory is in use at
+/// once depends on how busy the machine is: that was up to 7% of the smallest budget.
+fn surely(needed: u64) -> u64 {
+    const ROUND: u64 = 64 << 10;
+    (needed.saturating_add(needed / 12)).div_ceil(ROUND) * ROUND
 }
 
 /// The cut that has so many stages.

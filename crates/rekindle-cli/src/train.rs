@@ -16,7 +16,7 @@ use crate::arguments::{Scaling, TrainArguments};
 use crate::cut::Cut;
 use crate::data::Data;
 use crate::failure::Failure;
-use crate::measure::{Comparison, Parts, Recipe, build, compare, measured, median, step};
+use crate::measure::{Beside, Comparison, Parts, Recipe, build, compare, measured, median, step};
 use crate::models::{Job, Kind, with_model};
 use crate::planning::{self, Knowledge, Known, Planning};
 use crate::progress::{self, Progress, Rate};
@@ -257,8 +257,8 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         }
         eprintln!("going on after step {first}");
     }
-    let summed = sample.held_bytes(&model);
-    let with_sum = |bytes: Bytes| Bytes::new(bytes.get() + summed.get());
+    let Beside { held: summed, alone } = sample.beside(&model)?;
+    let with_sum = |bytes: Bytes| Bytes::new(bytes.get() + summed.get()).max(alone);
     let mut known = Knowledge::default();
     let mut adaptive = match arguments.adaptive {
         true => {
@@ -281,11 +281,11 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
                 Some(target) => held_by_training(target, &model, &sample, size.recipe(), empty)?,
                 None => Bytes::ZERO,
             };
-            let held = with_sum(held);
+            let held = Bytes::new(held.get() + summed.get());
             let cache = arguments.cache.as_deref();
             let flag = if arguments.memory.is_some() { "--memory " } else { "--budget " };
             let planning =
-                Planning { margin: arguments.margin, plain: None, held, cache, places: &places, flag };
+                Planning { margin: arguments.margin, plain: None, held, alone, cache, places: &places, flag };
             match planning::ready(&strategy, &model, cut, sample.part(), &mut known, planning) {
                 // Nobody asked for a quarter: a model that is too small for it takes what it needs.
                 Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {

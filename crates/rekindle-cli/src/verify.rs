@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::arguments::VerifyArguments;
 use crate::data::Data;
 use crate::failure::Failure;
-use crate::measure::{Comparison, Recipe, build, compare, measured, median, step};
+use crate::measure::{Beside, Comparison, Recipe, build, compare, measured, median, step};
 use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::places::suffix;
 use crate::planning::{self, Knowledge, Planning};
@@ -76,11 +76,13 @@ fn verify<K: Kind>(arguments: &VerifyArguments, size: &Size, kind: &K) -> Result
     let expected = step(&model, &batch, &Ready::Plain, size.recipe())?;
     bar.inc(1);
     let places = arguments.places.open()?;
+    let Beside { held, alone } = batch.beside(&model)?;
     let planning = Planning {
         places: &places,
         margin: arguments.margin,
         plain: None,
-        held: batch.held_bytes(&model),
+        held,
+        alone,
         cache: None,
         flag: "--strategy optimal-",
     };

@@ -127,8 +127,8 @@ impl Transformer {
         let linear = nodes || setting.attention == AttentionKind::Linear;
         let pairs = |each: u64| size(self.heads.saturating_mul(self.tokens(setting)), split, each);
         let scores = match (linear, setting.dropout) {
-            // The logarithm of each query's sum, and what is attended once more where heads are put side by side.
-            (true, _) => size(self.heads, split, 4).saturating_add(if nodes { attended } else { 0 }),
+            // The logarithm of each query's sum. What is attended lies as the next product reads it.
+            (true, _) => size(self.heads, split, 4),
             (false, false) => pairs(p),
             (false, true) => pairs(2 * p + 1),
         };

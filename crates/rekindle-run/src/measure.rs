@@ -223,7 +223,7 @@ fn measure_stage<E: Measurable>(
         if number == timed + 1 {
             engine.look_for_peaks(true);
         }
-        if number > 0 && (number <= measuring.runs || !run.is_timed) {
+        if number > 0 {
             drop(output);
             let (made, taken) = watch(engine, |engine| engine.forward(stage, input.clone()))?;
             free.note(run, taken);
@@ -291,8 +291,8 @@ fn measure_stage<E: Measurable>(
     })
 }
 
-/// The least number of runs that sizes are taken from. A thread that works for the first time allocates for good: with
-/// one such run in three, the one in the middle is right.
+/// The least number of runs that sizes are taken from. A thread that works for the first time allocates for good, and in
+/// some runs an engine frees what others left behind: with one such run in three, the one in the middle is right.
 const SIZED: usize = 3;
 
 /// How many runs are looked at for their peaks, where that takes time: whoever looks now and then sees more of a peak the more

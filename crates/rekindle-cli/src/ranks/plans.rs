@@ -117,8 +117,16 @@ pub(super) fn decide<M: Trainable>(
     let summed = if size.micro_batches > 1 { parameter_bytes(model) } else { Bytes::ZERO };
     let held = Bytes::new(under_way.get() + summed.get());
     let plan = || {
-        let planning =
-            Planning { margin: arguments.margin, plain: None, held, cache: None, places, flag: "--budget " };
+        let planning = Planning {
+            margin: arguments.margin,
+            plain: None,
+            held,
+            // No model whose loss is of a whole batch goes over ranks.
+            alone: Bytes::ZERO,
+            cache: None,
+            places,
+            flag: "--budget ",
+        };
         let ready = |strategy| planning::ready(strategy, model, cut, batch, &mut known.clone(), planning);
         let ready = match ready(strategy) {
             // Nobody asked for a quarter: a model that is too small for it takes what it needs.

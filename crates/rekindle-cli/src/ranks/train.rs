@@ -229,7 +229,7 @@ impl<M: Trainable> Prepared<M> {
         let Decided { way, foretold } =
             decide(world, &grid, (&strategy, arguments, size), &model, sample.part(), &places)?;
         let (parts, model) = Parts::share_out(world, &grid, &way, (&whole, model), sample.part())?;
-        let summed = sample.held_bytes(&model);
+        let summed = sample.beside(&model)?.held;
 
         let parallel = DataParallel::new(grid.same_stages.as_ref(), &model)?.reduction(arguments.ranks.how());
         let optimizer = Zero::new(parallel, arguments.ranks.stage(), AdamConfig::new().build(), &model)?;

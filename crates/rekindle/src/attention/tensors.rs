@@ -186,10 +186,12 @@ pub(super) fn forward<B: GraphBackend>(
             Some(factors) => B::float_mul(weights, factors),
             None => weights,
         };
-        outputs.push(B::float_div(B::float_matmul(weights, value.clone()), total.clone()));
+        let output = B::float_div(B::float_matmul(weights, value.clone()), total.clone());
+        // Heads lie side by side, as what comes next wants them.
+        outputs.push(B::float_swap_dims(output, 1, 2));
         sums.push(B::float_add(top, B::float_log(total)));
     }
-    (B::float_cat(outputs, 2), B::float_cat(sums, 2))
+    (B::float_swap_dims(B::float_cat(outputs, 1), 1, 2), B::float_cat(sums, 2))
 }
 
 /// The gradients of queries, keys and values.
