@@ -266,7 +266,7 @@ fn plan<M: Trainable>(
                 Bytes::ZERO => Failure::request(error, hint),
                 _ => Failure::request(
                     anyhow::Error::new(error).context(format!(
-                        "sums of gradients hold {held} the whole time, which leaves {budget} of the budget"
+                        "{held} are held the whole time, such as sums of gradients, which leaves {budget} of the budget"
                     )),
                     hint,
                 ),

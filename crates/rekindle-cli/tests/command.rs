@@ -336,6 +336,29 @@ fn a_full_disk_under_the_output_is_a_failure_with_words() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("cannot write the result"));
 }
 
+#[cfg(unix)]
+#[test]
+fn what_a_link_leads_to_is_written_and_devices_stay_devices() {
+    use std::os::unix::fs::FileTypeExt;
+    let folder = tempfile::tempdir().unwrap();
+    let [file, link] = ["file.json", "link.json"].map(|name| folder.path().join(name));
+    std::fs::write(&file, "old").unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let profile = |to: &str| rekindle(&tiny("profile", &["--trace", "-o", to]));
+    let output = profile(&link.display().to_string());
+    assert_eq!(output.status.code(), Some(0), "{}", seen(&output));
+    assert!(link.symlink_metadata().unwrap().is_symlink());
+    assert!(std::fs::read_to_string(&file).unwrap().contains("rekindle.profile/1"));
+    let output = profile("/dev/full");
+    assert_eq!(output.status.code(), Some(1), "{}", seen(&output));
+    assert!(std::fs::metadata("/dev/full").unwrap().file_type().is_char_device());
+    for arguments in [&["simulate", "/dev/zero", "/dev/zero"][..], &["train", "--data", "/dev/zero"]] {
+        let output = rekindle(arguments);
+        assert_eq!(output.status.code(), Some(2), "{}", seen(&output));
+        assert!(seen(&output).contains("is a device, which may never end"), "{}", seen(&output));
+    }
+}
+
 #[test]
 fn a_loss_that_explodes_is_a_failure_with_a_hint() {
     let output = rekindle(&tiny("train", &["--steps", "40", "--learning-rate", "1e30"]));

@@ -58,6 +58,40 @@ fn every_model_trains_within_its_budget_with_identical_gradients() {
     }
 }
 
+/// Parts know the gradient of the whole loss towards their embeddings, which takes more memory the larger the whole is.
+#[test]
+fn a_large_batch_of_pairs_in_parts_keeps_its_budget() {
+    let (_, size) = MODELS[6];
+    for budget in [&[][..], &["--budget", "smallest"], &["--budget", "8MiB"]] {
+        let asked =
+            ["train", "--model", "two-tower", "--steps", "1", "--batch", "1024", "--micro-batches", "128"];
+        let found = json(&[&asked, size, budget].concat());
+        let bytes = |key: &str| found[key].as_u64().unwrap();
+        assert!(bytes("peak_bytes") <= bytes("budget_bytes"), "{budget:?}: {found}");
+        assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"], "{budget:?}");
+    }
+}
+
+#[test]
+fn a_model_is_traced_planned_and_trained_from_files() {
+    let folder = tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    for (model, size) in [MODELS[0], MODELS[1], MODELS[2], MODELS[6]] {
+        for (cut, how) in [("blocks", "--trace"), ("parts", "--trace"), ("parts", "--measure")] {
+            let (profile, plan) = (file("profile.json"), file("plan.json"));
+            let run = |arguments: &[&str]| {
+                let output = rekindle(arguments);
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                assert!(output.status.success(), "{model} {cut} {how} {arguments:?}: {said}");
+            };
+            let of_model = [&["--model", model, "--batch", "8"], size].concat();
+            run(&[&["profile", how, "--cut", cut, "-o", &profile], &of_model[..]].concat());
+            run(&["plan", &profile, "--budget", "130%", "--margin", "20%", "-o", &plan]);
+            run(&[&["train", "--steps", "1", "--profile", &profile, "--plan", &plan], &of_model[..]].concat());
+        }
+    }
+}
+
 #[test]
 fn every_model_is_verified_in_parts_of_a_batch_and_traced() {
     for (model, size) in MODELS {
