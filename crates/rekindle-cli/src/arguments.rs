@@ -84,7 +84,7 @@ Examples:
   rekindle train --budget 64MiB --data book.txt --steps 500
   rekindle train --memory 1GiB --layers 24         weights, gradients and optimizer included
   rekindle train --budget 30% --cache plan.json    measure and plan once
-  rekindle train --budget 20% --disk 1GiB:/tmp     recompute or move, whichever is cheaper
+  rekindle train --budget 25% --disk 1GiB:/tmp     recompute or move, whichever is cheaper
   rekindle train --adaptive --steps 5000           tighter when memory is short, faster when it is free
   rekindle train --steps 5000 --snapshots run1     and --resume after a crash
   rekindle train --policy selective                recompute attention alone

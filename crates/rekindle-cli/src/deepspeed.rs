@@ -23,8 +23,8 @@ const SYNCHRONIZE: &str = "synchronize_checkpoint_boundary";
 const REFUSED: [Refused; 4] = [
     Refused {
         key: "partition_activations",
-        reason: "splits checkpoints over the ranks of a model, and this command trains on one",
-        instead: "set it to false; `--budget smallest` takes the least memory on one rank",
+        reason: "splits checkpoints over the ranks of a model, and this file says nothing of ranks",
+        instead: "set it to false; over ranks give --tensor-parallel and --partition-checkpoints; `--budget smallest` takes the least memory on one rank",
     },
     Refused {
         key: "cpu_checkpointing",

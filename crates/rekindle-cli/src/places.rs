@@ -8,6 +8,8 @@ use clap::Args;
 use rekindle::{Bytes, Places};
 
 use crate::failure::Failure;
+use crate::meter;
+use crate::planning::refused;
 
 /// Places besides the device.
 #[derive(Clone, Debug, Default, Args)]
@@ -34,6 +36,10 @@ impl PlaceArguments {
     pub(crate) fn open(&self) -> Result<Places, Failure> {
         let mut places = Places::new();
         if let Some(limit) = self.host {
+            // A plan that moved there would be refused; whoever asks without a plan is told as well.
+            if !meter::is_pool() {
+                return Err(refused(rekindle::Error::HostIsDevice { device: "flex".to_owned() }));
+            }
             places = places.host(limit);
         }
         if let Some(DiskPlace { limit, directory }) = &self.disk {
