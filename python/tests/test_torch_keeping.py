@@ -433,6 +433,58 @@ def test_a_step_that_takes_more_than_was_predicted_is_planned_again(monkeypatch:
         api._tried(model, lambda: None, region, found, planner, arguments[-1])
 
 
+def test_a_budget_that_only_the_margin_refuses_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rekindle.torch import api
+    from rekindle.torch.planner import MARGIN
+    from rekindle.torch.whole_step import Surroundings
+
+    names = "tape_bytes", "forward_extra_bytes", "backward_extra_bytes", "parameter_gradient_bytes", "forward_ns", "backward_ns"
+    nothing, base = dict.fromkeys(names, 0), 1 << 26
+    x = torch.randn(3, 10, 32, requires_grad=True)
+    model = Row(blocks=6)
+    arguments: Any = []
+
+    def of(budget: int, is_tried: bool, **more: Any) -> Any:
+        model.zero_grad(set_to_none=True)
+        made = rekindle.torch.checkpointed(model.blocks, budget=budget, runs=1, **more)
+        made.planner.surroundings, made.planner.surveyed_bytes = Surroundings(base, nothing, nothing), 3 * 10 * 32 * 4
+        made.planner.is_tried = is_tried
+        planning = made._planned_for
+        made.__dict__["_planned_for"] = lambda *given: arguments.append(given) or planning(*given)
+        made(x).sum().backward()
+        return made
+
+    large = of(1 << 30, False)
+    least = base + rekindle.smallest_budget(large.profile)
+    assert base * MARGIN > 4096, "the margin is larger than what is left"
+    budget = least + 4096
+    with pytest.raises(rekindle.BudgetTooSmall, match="0.2% stay free") as refused:
+        of(budget, False)
+    assert refused.value.smallest_bytes > budget
+    with pytest.raises(rekindle.BudgetTooSmall):
+        of(budget, True, margin=0.002)
+    region = of(budget, True)
+    planner = region.planner
+    assert planner.to_the_brim and planner.usable() == budget
+    assert region.report.predicted_peak_bytes <= budget
+    # With room for the margin there is one.
+    roomy = of(int(least * 1.01), True)
+    assert not roomy.planner.to_the_brim and roomy.report.predicted_peak_bytes <= int(least * 1.01) / (1 + MARGIN)
+    # Below the smallest there is nothing to try.
+    with pytest.raises(rekindle.BudgetTooSmall, match="the batch\\)\nhint") as refused:
+        of(least - 4096, True)
+    assert abs(refused.value.smallest_bytes - least) <= 1
+    # The step that is tried is the judge.
+    seen = lambda peak: lambda *_: type("Watch", (), {"peak": {"loss": peak}})  # noqa: E731
+    monkeypatch.setattr(api, "one_step", seen(budget))
+    assert api._tried(model, lambda: None, region, region.current, planner, arguments[-1]).known["tried_peak_bytes"] == budget
+    monkeypatch.setattr(api, "one_step", seen(budget + 1))
+    # Of 4096 bytes three can be given up, each time one; the fourth step that takes too much is the last.
+    with pytest.raises(rekindle.BudgetTooSmall, match="under the last of 4 took") as refused:
+        api._tried(model, lambda: None, region, region.current, planner, arguments[0])
+    assert refused.value.smallest_bytes == budget + 1
+
+
 def test_few_options_need_less_room() -> None:
     from rekindle.torch.arrange import with_options
 

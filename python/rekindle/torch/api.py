@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import rekindle
+from rekindle.errors import BudgetTooSmall
 
 from . import trees
 from .buffers import Buffers
@@ -272,6 +273,7 @@ def auto(
             trained = {id(p): p for stage in region.stages for p in stage.parameters() if p.requires_grad}
             gradients = sum(trees.tensor_bytes(parameter) for parameter in trained.values())
             planner.surroundings = surroundings(watch, gradients, to_come, accumulates)
+            planner.is_tried = True
         region.planned.clear()
         survey.looks = True
         with Buffers(model).look():
@@ -290,6 +292,8 @@ def auto(
             _keep_all_if_it_fits(model, lambda: _loss(run(), loss), region, planned, planner)
             arguments = call, tensors, spec, trees.flatten(call.extras())[0]
             planned = _tried(model, lambda: _loss(run(), loss), region, planned, planner, arguments)
+            # Of other shapes, which come later, nothing is tried.
+            planner.is_tried = False
         if planned.keeps_all and group > 1:
             region.__dict__["whole"] = whole_region(list(chain.container.children()), chain.wiring, options)
     except BaseException:
@@ -322,17 +326,27 @@ def _tried(
     model: nn.Module, run: Callable[[], torch.Tensor], region: Region, planned: Planned, planner: Planner, arguments: Any
 ) -> Planned:
     """The plan, once a step under it was seen to fit. What a step takes beyond its prediction is left free, and planned again."""
-    around, usable = planner.surroundings, planner.usable()
+    around, budget = planner.surroundings, planner.budget
     device = next(model.parameters()).device
-    for _ in range(TRIES):
-        if planned.keeps_all or around is None or usable is None or planner.given_plan is not None:
+    for left in range(TRIES, -1, -1):
+        usable = planner.usable()
+        if planned.keeps_all or around is None or usable is None or budget is None or planner.given_plan is not None:
             break
         with Buffers(model).look():
             # The first one finds pinned memory and whatever else a first one needs.
             peak = max(peak_of(one_step(model, run, region, device)) for _ in range(2)) + around.to_come
         planned.known["tried_peak_bytes"] = peak
-        if peak <= usable:
+        # The last one may take of the margin, which is for that, but never more than the budget.
+        if peak <= (usable if left else budget):
             break
+        if not left:
+            raise BudgetTooSmall(
+                f"no plan was found to take {rekindle.format_bytes(budget)} ({budget} bytes) or less: a step under the last of "
+                f"{TRIES + 1} took {rekindle.format_bytes(peak)} ({peak} bytes)",
+                hint="a larger budget, a smaller batch or a shorter sequence would do",
+                budget_bytes=budget,
+                smallest_bytes=peak,
+            )
         planner.reserve += peak - usable
         planner.measured = planner.latest
         try:

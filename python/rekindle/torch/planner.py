@@ -62,6 +62,10 @@ class Planner:
         self.surveyed_bytes = 0
         #: What a step was seen to take beyond what was predicted.
         self.reserve = 0
+        #: Whether steps under a plan are run before it is used. Only then may a plan do without the margin.
+        self.is_tried = False
+        #: Whether the last plan does: with the margin there was none.
+        self.to_the_brim = False
         #: What was measured, for as long as it may have to be planned again.
         self.measured: Optional[Tuple[Dict[str, Any], Dict[str, Any]]] = None
         self.latest: Optional[Tuple[Dict[str, Any], Dict[str, Any]]] = None
@@ -140,10 +144,23 @@ class Planner:
     ) -> Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]:
         """The plan with the least predicted time, over what stages may keep in host memory of their first run."""
         candidates = [(measured, None)] if self.given_plan is not None else list(self._candidates(measured, known))
+        profiles = [rekindle.Profile.from_json(json.dumps(complete(candidate))) for candidate, _ in candidates]
+        self.to_the_brim = False
+        try:
+            return self._best_of(candidates, profiles, base)
+        except BudgetTooSmall:
+            if not self.is_tried or self.margin is not None:
+                raise
+        # The margin is for what a prediction does not know. A step that is tried tells.
+        self.to_the_brim = True
+        return self._best_of(candidates, profiles, base)
+
+    def _best_of(
+        self, candidates: Sequence[Tuple[Dict[str, Any], Optional[Arrangement]]], profiles: Sequence[rekindle.Profile], base: int
+    ) -> Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]:
         best: Optional[Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]] = None
         refused: Optional[BudgetTooSmall] = None
-        for candidate, arrangement in candidates:
-            profile = rekindle.Profile.from_json(json.dumps(complete(candidate)))
+        for (candidate, arrangement), profile in zip(candidates, profiles):
             try:
                 plan = self.given_plan or self._solve(profile, base)
             except BudgetTooSmall as error:
@@ -159,10 +176,12 @@ class Planner:
 
     def usable(self) -> Optional[int]:
         """What a step may take: the budget without what stays free."""
-        if self.budget is None:
-            return None
-        margin = self.margin if self.margin is not None else MARGIN
-        return int(self.budget / (1 + margin))
+        return None if self.budget is None else int(self.budget / (1 + self._margin()))
+
+    def _margin(self) -> float:
+        if self.margin is not None:
+            return self.margin
+        return MARGIN if self.surroundings is not None and not self.to_the_brim else 0.0
 
     def _candidates(
         self, measured: Dict[str, Any], known: Dict[str, Any]
@@ -195,22 +214,23 @@ class Planner:
         arguments: Dict[str, Any] = {"solver": self.strategy}
         if not is_rule(self.strategy):
             arguments.update(time_limit=self.time_limit)
-        margin = self.margin if self.margin is not None else MARGIN if base else 0.0
-        if self.budget is None:
+        margin, most = self._margin(), self.usable()
+        if self.budget is None or most is None:
             return rekindle.plan(profile, **arguments)
         try:
-            usable = int(self.budget / (1 + margin)) - self.reserve
+            usable = most - self.reserve
             if usable <= base:
                 raise BudgetTooSmall(smallest_bytes=rekindle.smallest_budget(profile))
             return rekindle.plan(profile, usable - base, **arguments)
         except BudgetTooSmall as error:
             if base == 0 and margin == 0:
                 raise
+            free = f" and {margin:.1%} stay free" if margin else ""
             smallest = int((error.smallest_bytes + base + self.reserve) * (1 + margin)) + 1
             raise BudgetTooSmall(
                 f"no plan takes {rekindle.format_bytes(self.budget)} ({self.budget} bytes) or less; the smallest budget is "
                 f"{rekindle.format_bytes(smallest)} ({smallest} bytes), of which {rekindle.format_bytes(base)} are there "
-                f"before the step begins (parameters, the optimizer's state, the batch) and {margin:.1%} stay free",
+                f"before the step begins (parameters, the optimizer's state, the batch){free}",
                 hint="a smaller batch or a shorter sequence would lower it",
                 budget_bytes=self.budget,
                 smallest_bytes=smallest,
