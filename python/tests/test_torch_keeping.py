@@ -320,7 +320,7 @@ def test_a_plan_uses_them_where_that_is_faster(said: List[str], monkeypatch: pyt
         expected = step(plain, lambda: plain(x), (x,))
         assert step(ours, lambda: ours(x), (x,)).same_as(expected) == []
     known = region.current.known["kept"]
-    assert all(set(kept) == {"attention", "products"} for kept in known)
+    assert all(set(kept) >= {"attention", "products"} for kept in known)
     assert all(0 < kept["attention"].size < kept["products"].size for kept in known)
     assert region.plan.predicted.peak_bytes <= least * 2
 
@@ -347,11 +347,11 @@ def test_everything_is_gone_in_time() -> None:
     assert [len(each.levels) for each in found] == [11, 5, 11]
     for each in found:
         assert 12 not in each.levels, "the last stage would wait for what it kept"
-        assert each.share_out <= 0.95
-        # One after the other over a link that is counted on for nine tenths.
+        assert each.share_out <= 0.98
+        # One after the other over a link that is counted on for nineteen parts of twenty.
         link = 0.0
         for number, level in each.levels.items():
-            link = max(link, 100.0 * number) + known[0][level].size / 900
+            link = max(link, 100.0 * number) + known[0][level].size / 950
             assert link <= 1200 and each.released(number) == min(math.ceil(link / 100) + 1, 13)
             (at,) = [at for at, numbers in each.fetches.items() if number in numbers]
             assert at > number
@@ -376,8 +376,8 @@ def test_what_travels_is_counted() -> None:
     (tier,) = changed["tiers"]
     assert tier["capacity_bytes"] == (1 << 40) - 3 * size
     # A boundary has what is left of the link, behind one of the others.
-    left = 1 - 3 * (size / 900) / 400
-    assert tier["write_bytes_per_second"] == pytest.approx(MIB / (MIB / (10**12 * left) + size / (0.9 * 10**12)), rel=1e-6)
+    left = 1 - 3 * (size / 950) / 400
+    assert tier["write_bytes_per_second"] == pytest.approx(MIB / (MIB / (10**12 * left) + size / (0.95 * 10**12)), rel=1e-6)
     assert "forward_extra_bytes" not in profile["stages"][0], "the measured profile stays what it was"
     rekindle.Profile.from_json(json.dumps(changed))
 
@@ -524,7 +524,7 @@ def test_only_the_devices_times_count_where_it_is_the_limit() -> None:
     def times(cpu: int, kept_cpu: int) -> Times:
         took = Took(device=100, cpu=cpu, fastest=100, slowest=100)
         kept = Took(device=50, cpu=kept_cpu, fastest=50, slowest=50)
-        return Times(took, {None: (took, took)}, (took, took), {"attention": (1, kept, kept)}, 0, {})
+        return Times(took, {None: (took, took)}, (took, took), {"attention": (1, kept, kept)}, {}, 0, {})
 
     # Each stage takes the device 300: two runs and a backward.
     assert _device_is_the_limit([times(60, 60)] * 4, 0)

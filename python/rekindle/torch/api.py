@@ -120,6 +120,16 @@ class Installed:
     def __init__(self, model: nn.Module, region: Region, path: str):
         self.model, self.region, self.path = model, region, path
         self._installed = False
+        self._hook: Any = None
+
+    def tell_when_it_returns(self) -> None:
+        """From here on the region knows when the model returns."""
+        self._hook = self.model.register_forward_hook(self.region.returned)
+
+    def tell_no_more(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def install(self) -> None:
         parent, name = self._place()
@@ -139,6 +149,7 @@ class Installed:
             del self.model.__dict__["forward"]
         else:
             parent._modules[name] = self.region.container
+        self.tell_no_more()
         self._installed = False
         return self.model
 
@@ -265,6 +276,7 @@ def auto(
         survey = _Survey()
         region.__dict__["planner"] = survey
         if whole_step:
+            installed.tell_when_it_returns()
             with Buffers(model).look():
                 for _ in range(2):
                     watch = one_step(model, lambda: _loss(run(), loss), region, device)
@@ -273,7 +285,7 @@ def auto(
             trained = {id(p): p for stage in region.stages for p in stage.parameters() if p.requires_grad}
             gradients = sum(trees.tensor_bytes(parameter) for parameter in trained.values())
             planner.surroundings = surroundings(watch, gradients, to_come, accumulates)
-            planner.is_tried = True
+            planner.is_told = planner.is_tried = True
         region.planned.clear()
         survey.looks = True
         with Buffers(model).look():
@@ -294,6 +306,9 @@ def auto(
             planned = _tried(model, lambda: _loss(run(), loss), region, planned, planner, arguments)
             # Of other shapes, which come later, nothing is tried.
             planner.is_tried = False
+            if planned.arrangement is None or not planned.arrangement.late_bytes:
+                planner.is_told = False
+                installed.tell_no_more()
         if planned.keeps_all and group > 1:
             region.__dict__["whole"] = whole_region(list(chain.container.children()), chain.wiring, options)
     except BaseException:
