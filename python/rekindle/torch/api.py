@@ -21,7 +21,7 @@ from .random_state import Generators
 from .region import Planned, Region
 from .report import Report
 from .schedules import schedule_by_rule
-from .whole_step import one_step, peak_of, plain_peak, state_to_come, surroundings
+from .whole_step import one_step, peak_of, plain_peak, state_as_it_will_be, state_to_come, surroundings
 from .wiring import Call
 
 
@@ -251,7 +251,7 @@ def auto(
         return _call(model, sample)
 
     generators = Generators([device])
-    state = generators.state()
+    draws = generators.state()
     chain = find_chain(model, run, device)
     places = Places(host, disk, codecs, host_codec)
     planner = Planner(
@@ -269,7 +269,7 @@ def auto(
     installed = Installed(model, region, chain.path)
     try:
         expected = _output(model, run)
-        generators.restore(state)
+        generators.restore(draws)
         installed.install()
         _check_same(expected, _output(model, run), chain.path)
         del expected
@@ -278,9 +278,11 @@ def auto(
         if whole_step:
             installed.tell_when_it_returns()
             with Buffers(model).look():
-                for _ in range(2):
-                    watch = one_step(model, lambda: _loss(run(), loss), region, device)
-            to_come = state_to_come(optimizer, device) or 0
+                one_step(model, lambda: _loss(run(), loss), region, device)
+                # The state of the optimizer, as long as steps are looked at: what it takes depends on what the allocator has.
+                state = state_as_it_will_be(optimizer, device)
+                watch = one_step(model, lambda: _loss(run(), loss), region, device)
+            to_come = (state_to_come(optimizer, device) or 0) if state is None else 0
             accumulates = any(parameter.grad is not None for parameter in model.parameters())
             trained = {id(p): p for stage in region.stages for p in stage.parameters() if p.requires_grad}
             gradients = sum(trees.tensor_bytes(parameter) for parameter in trained.values())
@@ -309,6 +311,7 @@ def auto(
             if planned.arrangement is None or not planned.arrangement.late_bytes:
                 planner.is_told = False
                 installed.tell_no_more()
+            del state
         if planned.keeps_all and group > 1:
             region.__dict__["whole"] = whole_region(list(chain.container.children()), chain.wiring, options)
     except BaseException:
@@ -316,7 +319,7 @@ def auto(
             installed.remove()
         raise
     finally:
-        generators.restore(state)
+        generators.restore(draws)
     return installed
 
 

@@ -201,6 +201,23 @@ def state_to_come(optimizer: Optional[torch.optim.Optimizer], device: torch.devi
     return total
 
 
+def state_as_it_will_be(optimizer: Optional[torch.optim.Optimizer], device: torch.device) -> Optional[List[torch.Tensor]]:
+    """Memory like that of the state that an optimizer will have after its first step, where PyTorch's allocator puts it; ``None``
+    when nobody knows, or when there is no room for it now."""
+    each = None if optimizer is None else _state_tensors(optimizer)
+    if optimizer is None or each is None:
+        return None
+    made: List[torch.Tensor] = []
+    try:
+        for group in optimizer.param_groups:
+            for parameter in _new(group["params"], optimizer, device):
+                made += [torch.empty_like(parameter, requires_grad=False) for _ in range(each(group))]
+    except RuntimeError:
+        # Of which running out of memory is one. What it takes is estimated then.
+        return None
+    return made
+
+
 def allocated_bytes(size: int) -> int:
     """What PyTorch's CUDA allocator hands out for a large tensor on its own: a rest of up to a mebibyte is not cut off."""
     mebibyte = 1 << 20
