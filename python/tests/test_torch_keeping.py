@@ -532,3 +532,7 @@ def test_only_the_devices_times_count_where_it_is_the_limit() -> None:
     # What lies around the region gives the CPU time, too; what is kept costs it time.
     assert _device_is_the_limit([times(90, 90)] * 4, 400)
     assert not _device_is_the_limit([times(60, 130)] * 4, 0)
+    # So does a tape of which a part is made again when it goes back.
+    part = Took(device=100, cpu=120, fastest=100, slowest=100)
+    usual = times(60, 60)
+    assert not _device_is_the_limit([usual._replace(taped={**usual.taped, "attention": (part, part)})] * 4, 0)
