@@ -77,7 +77,8 @@ def checkpointed(
         each element as an argument of its own.
 
     margin : float
-        The part of the budget that stays free for what turns out larger: 0.002 for a whole step, 0 for a region.
+        The part of the budget that stays free for what turns out larger: 0.002 for a whole step, 0 for a region. Unless it is
+        given, a whole step for which there is no plan with it may do without, if two steps under that plan fit.
     group : int
         So many blocks as one stage. Compiled together they are faster, and cost the CPU less; a plan has fewer choices.
 
@@ -223,7 +224,7 @@ def auto(
     loss : callable
         Makes the loss out of the model's output. Without it, the output's ``loss``, or the output if it is a number.
     optimizer : torch.optim.Optimizer
-        Its state belongs to the step; before its first step it is estimated.
+        Its state belongs to the step; before its first step memory like it stands in for it.
     whole_step : bool
         Whether the budget is for the whole step: as said above unless given.
 
