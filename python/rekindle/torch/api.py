@@ -158,8 +158,9 @@ class Installed:
         if not self.path:
             return None, ""
         *above, name = self.path.split(".")
-        parent = self.model
+        parent: Optional[nn.Module] = self.model
         for step in above:
+            assert parent is not None, "it was found there"
             parent = parent._modules[step]
         return parent, name
 

@@ -6,13 +6,13 @@ themselves are not touched, so that no other part of the graph sees them change.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-Owner = Tuple[Dict[str, Optional[torch.Tensor]], str]
+Owner = Tuple[Dict[str, Any], str]
 
 
 class Buffers:
@@ -32,14 +32,14 @@ class Buffers:
         self.changing: List[Owner] = []
         self.looked = not self.others
 
-    def before_first_run(self) -> Optional[list]:
+    def before_first_run(self) -> Optional[List[Any]]:
         """What a second run has to start from."""
         if self.looked and not self.changing:
             return None
         owners = self.changing if self.looked else self.others
         return [(owner, owner[0][owner[1]]._version, owner[0][owner[1]].clone()) for owner in owners]
 
-    def after_first_run(self, before: Optional[list]) -> Optional[List[Tuple[Owner, torch.Tensor]]]:
+    def after_first_run(self, before: Optional[List[Any]]) -> Optional[List[Tuple[Owner, torch.Tensor]]]:
         if before is None:
             return None
         changed = [(owner, copy) for owner, version, copy in before if owner[0][owner[1]]._version != version]

@@ -57,7 +57,7 @@ class Engine:
         self.draws = Draws(generators, count)
         self.ran = [False] * count
         self.made: List[Optional[List[Tuple[Any, ...]]]] = [None] * count
-        self.buffer_starts: list = [None] * count
+        self.buffer_starts: List[Any] = [None] * count
         # What is the same for all stages: with leaves of its own where it needs a gradient.
         tensors, spec = trees.flatten(call.extras())
         leaves = [tensor.detach().requires_grad_() if tensor.requires_grad else tensor for tensor in tensors]

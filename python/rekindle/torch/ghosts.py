@@ -260,7 +260,8 @@ class Noting:
         arguments = all_tensors(args, kwargs)
         call = Call(function, len(ghost.holders), arguments)
         call.index = at
-        self.inside[0] = saved = []
+        saved: List[torch.Tensor] = []
+        self.inside[0] = saved
         try:
             output = function(*args, **kwargs)
         finally:
@@ -279,7 +280,8 @@ class Noting:
     def _call(self, function: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
         ghost, arguments = self.ghost, tensors_in(args, kwargs)
         call = Call(function, len(ghost.holders), arguments)
-        self.inside[0] = saved = []
+        saved: List[torch.Tensor] = []
+        self.inside[0] = saved
         try:
             output = function(*args, **kwargs)
         finally:

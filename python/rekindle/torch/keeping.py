@@ -152,8 +152,10 @@ class Pieces:
         owners = {trees.storage_key(tensor): position for position, tensor in enumerate(arguments)}
         for tensor in saved:
             position = owners.get(trees.storage_key(tensor))
-            is_known = position is not None
-            call.saved.append(View(position, True, tensor, arguments[position].storage_offset()) if is_known else None)
+            if position is None:
+                call.saved.append(None)
+            else:
+                call.saved.append(View(position, True, tensor, arguments[position].storage_offset()))
 
     def _piece(self, tensor: torch.Tensor) -> int:
         key = trees.storage_key(tensor), tensor.dtype

@@ -36,12 +36,11 @@ class Keepsakes:
     def send(self, number: int, ghost: Ghost) -> None:
         """What a first run has kept leaves. The device's memory is let go of at a later stage."""
         pieces = ghost.pieces.tensors
-        large = [position for position, piece in enumerate(pieces) if piece is not None and self._travels(piece)]
+        large = {position: piece for position, piece in enumerate(pieces) if piece is not None and self._travels(piece)}
         if not large:
             return
-        tensors = [pieces[position] for position in large]
         try:
-            self.store.put(number, self.tickets.leave(Boundary(tensors, (), [])))
+            self.store.put(number, self.tickets.leave(Boundary(list(large.values()), (), [])))
         except MemoryError:
             # No room there: the calls are made again.
             ghost.keep_nothing()

@@ -103,6 +103,7 @@ class MeasuringEngine(Engine):
         if self.device.type != "cuda":
             return 0
         tape, made = self.tape(number, PARTS, boundary)
+        assert made is not None, "a first run has an output"
         gradient = self.some_gradient(made)
         del made
         self.finish()
@@ -225,7 +226,7 @@ def measure(
         found = add_times(engine, boundary, profile, runs, around_ns)
     finally:
         generators.restore(state)
-    known = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs}
+    known: Dict[str, Any] = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs}
     known.update(haunted=found.haunted, kept=found.kept, rooms=found.rooms, taped_extras=found.taped_extras)
     known["recipes"] = found.recipes
     return profile, known

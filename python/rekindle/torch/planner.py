@@ -159,7 +159,8 @@ class Planner:
         base: int,
     ) -> Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]:
         """The plan with the least predicted time, over what stages may keep in host memory of their first run."""
-        profiles = [rekindle.Profile.from_json(json.dumps(complete(candidate.profile, candidate.arrangement))) for candidate in candidates]
+        wholes = [complete(candidate.profile, candidate.arrangement) for candidate in candidates]
+        profiles = [rekindle.Profile.from_json(json.dumps(whole)) for whole in wholes]
         self.to_the_brim = False
         try:
             return self._best_of(candidates, profiles, base)

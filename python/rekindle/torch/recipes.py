@@ -37,7 +37,9 @@ OF_THE_LAYOUT = frozenset(
 )
 
 #: What makes memory for others to write to, perhaps in ways that nobody sees.
-FACTORIES = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "zeros", "zeros_like", "new_zeros"))
+FACTORIES = frozenset(
+    ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "zeros", "zeros_like", "new_zeros")
+)
 
 
 class Recipe:
@@ -135,7 +137,8 @@ class Study:
         seen = Seen(function, [self._source(tensor) for tensor in arguments], self.saved)
         versions = [tensor._version for tensor in arguments]
         before = None if self.generators is None else self.generators.state()
-        self._inside = saved = []
+        saved: List[torch.Tensor] = []
+        self._inside = saved
         start = self._now()
         try:
             output = function(*args, **kwargs)
@@ -148,7 +151,7 @@ class Study:
             self._give_up("a call writes into a tensor")
         if name_of(function) in FACTORIES or name_of(function) in ("__set__", "__setitem__"):
             self._give_up("memory is made for something to be written to it")
-        seen.must = draws or (not outputs and not tells_of_the_layout(function))
+        seen.must = draws or (not outputs and not (tells_of_the_layout(function) and is_plain(output)))
         self._note(seen, arguments, outputs, saved, draws)
         number = len(self.calls)
         self.calls.append(seen)
@@ -200,6 +203,13 @@ def name_of(function: Any) -> str:
 def tells_of_the_layout(function: Any) -> bool:
     # Attributes of a tensor, such as its shape, that are no tensors themselves.
     return name_of(function) in OF_THE_LAYOUT or name_of(function) == "__get__"
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is one that can be given again, and holds on to nothing."""
+    if isinstance(value, tuple):
+        return all(map(is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str, torch.dtype, torch.device, torch.layout))
 
 
 def needed(calls: Sequence[Seen], kept: FrozenSet[int]) -> Set[int]:

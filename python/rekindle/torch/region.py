@@ -31,7 +31,7 @@ def _outside_compiler() -> Any:
     is left to those who compile."""
     global _forward_outside
     if _forward_outside is None:
-        _forward_outside = torch.compiler.disable(_forward)
+        _forward_outside = torch.compiler.disable(_forward)  # type: ignore[attr-defined]
     return _forward_outside
 
 
@@ -249,7 +249,7 @@ class Region(nn.Module):
             return found[0]
 
 
-def signature(tensors: List[torch.Tensor], extras: List[torch.Tensor], stages: List[Stage]) -> Tuple:
+def signature(tensors: List[torch.Tensor], extras: List[torch.Tensor], stages: List[Stage]) -> Tuple[Any, ...]:
     """What a plan depends on: shapes, types, who needs a gradient, whether the blocks train, autocast."""
     of_tensors = tuple(
         (tuple(t.shape), t.dtype, t.device.type, t.requires_grad) for group in (tensors, extras) for t in group
