@@ -6,6 +6,7 @@ themselves are not touched, so that no other part of the graph sees them change.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
@@ -13,6 +14,12 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 Owner = Tuple[Dict[str, Any], str]
+
+try:
+    from torch.utils._python_dispatch import _disable_current_modes as _without_modes  # type: ignore[attr-defined]
+except ImportError:
+    # PyTorch 1.13, which has no selective contexts either.
+    _without_modes = contextlib.nullcontext
 
 
 class Buffers:
@@ -74,8 +81,10 @@ class StandIn:
 
     def __enter__(self) -> None:
         self.own = [named[name] for (named, name), _ in self.owners]
-        for (named, name), start in self.owners:
-            named[name] = start.clone()
+        # Selective contexts of PyTorch expect of a second run what the first one did, and no copies.
+        with _without_modes() if self.owners else contextlib.nullcontext():
+            for (named, name), start in self.owners:
+                named[name] = start.clone()
 
     def __exit__(self, *_: object) -> None:
         for ((named, name), _), own in zip(self.owners, self.own):
