@@ -93,6 +93,16 @@ pub(crate) struct PyEstimate {
     rules_of_thumb: Vec<String>,
     blocks: PyProfile,
     parts: Option<PyProfile>,
+    /// What it was asked for with, by the names that :func:`estimate` has for it.
+    given: Vec<(&'static str, Given)>,
+}
+
+/// An argument as it was given.
+#[derive(Clone, Debug, IntoPyObject)]
+enum Given {
+    Count(u64),
+    Flag(bool),
+    Text(String),
 }
 
 impl PyEstimate {
@@ -257,6 +267,28 @@ impl PyEstimate {
     fn _repr_html_(&self) -> String {
         pictures::estimate(self)
     }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Self>().is_ok_and(|other| {
+            let other = other.get();
+            (self.words(), &self.rows, self.room) == (other.words(), &other.rows, other.room)
+                && (&self.blocks, &self.parts) == (&other.blocks, &other.parts)
+        })
+    }
+
+    fn __hash__(&self) -> u64 {
+        values::hash(&self.words())
+    }
+
+    /// It is counted again.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, ())> {
+        let arguments = PyDict::new(py);
+        for (name, value) in &self.given {
+            arguments.set_item(name, value.clone())?;
+        }
+        let count = py.import("rekindle")?.getattr("estimate")?;
+        Ok((py.import("functools")?.getattr("partial")?.call((count,), Some(&arguments))?, ()))
+    }
 }
 
 /// The models that :func:`estimate` knows by name, and how many parameters each has.
@@ -382,6 +414,31 @@ pub(crate) fn estimate(
         vocabulary: number("vocabulary", vocabulary)?,
     };
     let usual = usual.with(&changes).map_err(refused)?;
+    let mut given = vec![
+        ("model", Given::Text(model.to_owned())),
+        ("precision", Given::Text(precision.to_owned())),
+        ("attention", Given::Text(attention.to_owned())),
+        ("keeping", Given::Text(keeping.to_owned())),
+        ("sequence_parallel", Given::Flag(sequence_parallel)),
+    ];
+    given.extend(dropout.map(|dropout| ("dropout", Given::Flag(dropout))));
+    for (name, found) in [
+        ("layers", layers),
+        ("width", width),
+        ("heads", heads),
+        ("key_value_heads", key_value_heads),
+        ("hidden", hidden),
+        ("vocabulary", vocabulary),
+        ("batch", batch),
+        ("length", length),
+        ("every", every),
+        ("zero", zero),
+        ("data_parallel", data_parallel),
+        ("tensor_parallel", tensor_parallel),
+        ("pipeline", pipeline),
+    ] {
+        given.extend(number(name, found)?.map(|count| (name, Given::Count(count))));
+    }
     let setting = Setting {
         batch: number("batch", batch)?.unwrap_or(1),
         length: number("length", length)?.unwrap_or(usual.setting.length),
@@ -416,8 +473,9 @@ pub(crate) fn estimate(
     let asked = Asked { setting, parallel, every: ranks("every", every)?, ..usual };
     asked.check().map_err(refused)?;
     let room = fit.map(|fit| arguments::size("fit", fit)).transpose()?;
+    given.extend(room.map(|room| ("fit", Given::Count(room.get()))));
     let found = interruptible(py, move || counted(asked, room))?;
-    Ok(found.map_err(refused)?)
+    Ok(PyEstimate { given, ..found.map_err(refused)? })
 }
 
 /// Everything that is counted.
@@ -446,6 +504,7 @@ fn counted(asked: Asked, room: Option<Bytes>) -> Result<PyEstimate, EstimateErro
         blocks: profile(asked.architecture.blocks(&asked.setting)?),
         parts: asked.architecture.parts(&asked.setting)?.map(profile),
         asked,
+        given: Vec::new(),
     })
 }
 

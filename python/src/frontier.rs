@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
-use pyo3::types::PyIterator;
+use pyo3::types::{PyDict, PyIterator};
 use rekindle_plan::solvers::optimal::{self, Frontier, FrontierPoint};
 use rekindle_plan::{Bytes, Gap, Request};
 
@@ -121,6 +121,13 @@ impl PyFrontier {
         self.profile.inner.lower_bound().get()
     }
 
+    /// Whether everything was looked at that would have been without a time limit. Otherwise there may be faster plans, and plans
+    /// in less room than that of the first point. What the points say holds all the same.
+    #[getter]
+    fn is_complete(&self) -> bool {
+        self.inner.is_complete()
+    }
+
     /// The plan at a budget, at least as fast as the last point within it. Nothing is solved again.
     ///
     /// Parameters
@@ -183,6 +190,42 @@ impl PyFrontier {
 
     fn _repr_html_(&self) -> String {
         pictures::frontier(&self.profile.inner, self.inner.points())
+    }
+
+    fn __eq__(&self, other: &Bound<'_, PyAny>) -> bool {
+        other.cast::<Self>().is_ok_and(|other| {
+            let other = other.get();
+            other.inner.points() == self.inner.points() && other.profile == self.profile
+        })
+    }
+
+    fn __hash__(&self) -> u64 {
+        values::hash(&format!("{} {:?}", self.profile.inner.to_json(), self.inner.points()))
+    }
+
+    // It never changes.
+    fn __copy__(slf: PyRef<'_, Self>) -> PyRef<'_, Self> {
+        slf
+    }
+
+    fn __deepcopy__<'py>(slf: PyRef<'py, Self>, _memo: &Bound<'py, PyAny>) -> PyRef<'py, Self> {
+        slf
+    }
+
+    /// What the plans are read from is far larger than the profile: it is solved again, for as long as it takes. One that was
+    /// stopped half-way would come back as another.
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (PyProfile,))> {
+        if !self.inner.is_complete() {
+            return Err(PyTypeError::new_err(
+                "the frontier was stopped by its time limit, and would be another when it is solved again; expected a complete one: give \
+                 a longer time_limit",
+            ));
+        }
+        let arguments = PyDict::new(py);
+        arguments.set_item("time_limit", f64::INFINITY)?;
+        let solve = py.import("rekindle")?.getattr("frontier")?;
+        let again = py.import("functools")?.getattr("partial")?.call((solve,), Some(&arguments))?;
+        Ok((again, (self.profile.clone(),)))
     }
 }
 

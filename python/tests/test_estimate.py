@@ -1,5 +1,7 @@
 """What training takes, before anything is built."""
 
+import copy
+import pickle
 import re
 
 import pytest
@@ -115,3 +117,16 @@ def test_names_that_nobody_knows_are_refused_with_the_one_that_was_meant():
     with pytest.raises(UnknownName, match="no strategy named `some`") as caught:
         rekindle.estimate("gpt2")["some"]
     assert "none" in caught.value.known
+
+
+def test_an_estimate_is_pickled():
+    many = dict(
+        layers=4, width=128, heads=4, key_value_heads=2, hidden=320, vocabulary=256, batch=3, length=64, precision="f32",
+        attention="linear", dropout=False, every=2, zero=2, data_parallel=2, tensor_parallel=2, pipeline=2,
+        sequence_parallel=True, fit="1GiB",
+    )
+    for found in [rekindle.estimate(), rekindle.estimate("llama-7b", **many), rekindle.estimate("gpt2", keeping="nodes")]:
+        again = pickle.loads(pickle.dumps(found))
+        assert again == found and hash(again) == hash(found) and repr(again) == repr(found)
+        assert again.profile == found.profile and again.rows == found.rows and copy.deepcopy(found) == found
+    assert rekindle.estimate(batch=2) != rekindle.estimate(batch=3) and rekindle.estimate() != 3

@@ -1,5 +1,7 @@
 """The cheapest time for every budget."""
 
+import copy
+import pickle
 import re
 
 import pytest
@@ -53,3 +55,28 @@ def test_a_budget_below_all_points_is_refused(four):
         found[len(found)]
     assert found.profile == four
     assert repr(found) == "Frontier('four', points=6, from=17.00 ms in 16.0 MiB, to=12.00 ms in 42.0 MiB)"
+
+
+def test_a_frontier_is_pickled_if_it_is_complete(four):
+    found = rekindle.frontier(four)
+    assert found.is_complete
+    again = pickle.loads(pickle.dumps(found))
+    assert again == found and hash(again) == hash(found) and again.is_complete
+    assert [again.plan(point.budget_bytes) for point in again] == [found.plan(point.budget_bytes) for point in found]
+    assert copy.copy(found) is found and copy.deepcopy(found) is found
+    another = rekindle.Profile.from_json(four.to_json().replace('"four"', '"another"'))
+    assert found != rekindle.frontier(another) and found != 3
+
+
+def test_one_that_was_stopped_is_not(four):
+    # Many stages, each of its own kind, with options: more than can be looked at in no time.
+    option = lambda size: rekindle.TapeOption(f"o{size}", 40 + size, 7 + size, 90 + size)
+    stages = [
+        rekindle.StageProfile(f"s{i}", 5 + i % 7, 99 + 13 * i % 31, 11 + 5 * i % 17, 30 + i, options=[option(i % 5), option(9)])
+        for i in range(300)
+    ]
+    found = rekindle.frontier(rekindle.Profile("many", "cpu", 7, stages), time_limit=0)
+    assert not found.is_complete
+    with pytest.raises(TypeError, match="stopped by its time limit"):
+        pickle.dumps(found)
+    assert copy.deepcopy(found) is found

@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import rekindle
 import rekindle.torch
 from rekindle.torch import errors as torch_errors
-from rekindle.torch.whole_step import Surroundings, Watch, state_to_come, surroundings
+from rekindle.torch.whole_step import Surroundings, Watch, state_as_it_will_be, state_to_come, surroundings
 from torch import nn
 from torch_models import ConvNet, Decoder, Gpt, Mlp, step, twins
 
@@ -284,6 +284,27 @@ def test_a_plan_for_a_whole_step_runs_in_the_region(part: float) -> None:
     with pytest.raises(rekindle.BudgetTooSmall, match="are there before the step begins") as raised:
         region(1 << 20)(x)
     assert abs(raised.value.smallest_bytes - least) < 65536
+
+
+def test_memory_like_the_optimizers_state() -> None:
+    model = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 3))
+    model[0].bias.requires_grad_(False)
+    cpu = torch.device("cpu")
+    assert state_as_it_will_be(None, cpu) is None
+    optimizer = torch.optim.AdamW(model.parameters())
+    found = state_as_it_will_be(optimizer, cpu)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert [t.shape for t in found] == [p.shape for p in trained for _ in range(2)]
+    assert not any(tensor.requires_grad for tensor in found)
+    assert sum(4 * tensor.numel() for tensor in found) == state_to_come(optimizer, cpu)
+    model(torch.randn(2, 10)).sum().backward()
+    optimizer.step()
+    assert state_as_it_will_be(optimizer, cpu) == []
+
+    class Unheard(torch.optim.SGD):
+        pass
+
+    assert state_as_it_will_be(Unheard(model.parameters(), lr=1.0), cpu) is None
 
 
 def test_the_optimizers_state_to_come() -> None:

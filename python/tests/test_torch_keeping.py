@@ -61,7 +61,9 @@ class InPlace(Block):
         hidden = self.up(self.norm_2(x))
         hidden.mul_(0.5)
         mixed = attention(*(self.out(x).view(*x.shape[:2], self.heads, -1).transpose(1, 2),) * 3)
-        mixed.mul_(2.0)
+        if not hasattr(F, "scaled_dot_product_attention"):
+            # Where autograd saves what attention gives PyTorch itself refuses this.
+            mixed.mul_(2.0)
         return x + self.down(F.gelu(hidden)) + mixed.transpose(1, 2).reshape(x.shape)
 
 
@@ -132,7 +134,9 @@ def test_what_is_kept_is_not_computed_again() -> None:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
             ours(x).backward()
         found = {event.key: event.count for event in profiler.key_averages()}
-        counts[option] = found.get("aten::addmm", 0), found.get("aten::_softmax", 0), found.get("aten::gelu", 0)
+        # From PyTorch 2 on attention is one call, with no softmax to be seen.
+        attention = found.get("aten::_softmax", 0) or found.get("aten::_scaled_dot_product_flash_attention_for_cpu", 0)
+        counts[option] = found.get("aten::addmm", 0), attention, found.get("aten::gelu", 0)
     assert counts[None][1] == 4 and counts["attention"][1] == 2, counts
     assert counts["products"][1] == 2 and counts["products"][0] == 8, counts
     # Of each block the first product alone is run again: the rest of the tape was kept.
@@ -320,7 +324,7 @@ def test_a_plan_uses_them_where_that_is_faster(said: List[str], monkeypatch: pyt
         expected = step(plain, lambda: plain(x), (x,))
         assert step(ours, lambda: ours(x), (x,)).same_as(expected) == []
     known = region.current.known["kept"]
-    assert all(set(kept) == {"attention", "products"} for kept in known)
+    assert all(set(kept) >= {"attention", "products"} for kept in known)
     assert all(0 < kept["attention"].size < kept["products"].size for kept in known)
     assert region.plan.predicted.peak_bytes <= least * 2
 
@@ -347,11 +351,11 @@ def test_everything_is_gone_in_time() -> None:
     assert [len(each.levels) for each in found] == [11, 5, 11]
     for each in found:
         assert 12 not in each.levels, "the last stage would wait for what it kept"
-        assert each.share_out <= 0.95
-        # One after the other over a link that is counted on for nine tenths.
+        assert each.share_out <= 0.98
+        # One after the other over a link that is counted on for nineteen parts of twenty.
         link = 0.0
         for number, level in each.levels.items():
-            link = max(link, 100.0 * number) + known[0][level].size / 900
+            link = max(link, 100.0 * number) + known[0][level].size / 950
             assert link <= 1200 and each.released(number) == min(math.ceil(link / 100) + 1, 13)
             (at,) = [at for at, numbers in each.fetches.items() if number in numbers]
             assert at > number
@@ -376,8 +380,8 @@ def test_what_travels_is_counted() -> None:
     (tier,) = changed["tiers"]
     assert tier["capacity_bytes"] == (1 << 40) - 3 * size
     # A boundary has what is left of the link, behind one of the others.
-    left = 1 - 3 * (size / 900) / 400
-    assert tier["write_bytes_per_second"] == pytest.approx(MIB / (MIB / (10**12 * left) + size / (0.9 * 10**12)), rel=1e-6)
+    left = 1 - 3 * (size / 950) / 400
+    assert tier["write_bytes_per_second"] == pytest.approx(MIB / (MIB / (10**12 * left) + size / (0.95 * 10**12)), rel=1e-6)
     assert "forward_extra_bytes" not in profile["stages"][0], "the measured profile stays what it was"
     rekindle.Profile.from_json(json.dumps(changed))
 
@@ -433,6 +437,58 @@ def test_a_step_that_takes_more_than_was_predicted_is_planned_again(monkeypatch:
         api._tried(model, lambda: None, region, found, planner, arguments[-1])
 
 
+def test_a_budget_that_only_the_margin_refuses_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rekindle.torch import api
+    from rekindle.torch.planner import MARGIN
+    from rekindle.torch.whole_step import Surroundings
+
+    names = "tape_bytes", "forward_extra_bytes", "backward_extra_bytes", "parameter_gradient_bytes", "forward_ns", "backward_ns"
+    nothing, base = dict.fromkeys(names, 0), 1 << 26
+    x = torch.randn(3, 10, 32, requires_grad=True)
+    model = Row(blocks=6)
+    arguments: Any = []
+
+    def of(budget: int, is_tried: bool, **more: Any) -> Any:
+        model.zero_grad(set_to_none=True)
+        made = rekindle.torch.checkpointed(model.blocks, budget=budget, runs=1, **more)
+        made.planner.surroundings, made.planner.surveyed_bytes = Surroundings(base, nothing, nothing), 3 * 10 * 32 * 4
+        made.planner.is_tried = is_tried
+        planning = made._planned_for
+        made.__dict__["_planned_for"] = lambda *given: arguments.append(given) or planning(*given)
+        made(x).sum().backward()
+        return made
+
+    large = of(1 << 30, False)
+    least = base + rekindle.smallest_budget(large.profile)
+    assert base * MARGIN > 4096, "the margin is larger than what is left"
+    budget = least + 4096
+    with pytest.raises(rekindle.BudgetTooSmall, match="0.2% stay free") as refused:
+        of(budget, False)
+    assert refused.value.smallest_bytes > budget
+    with pytest.raises(rekindle.BudgetTooSmall):
+        of(budget, True, margin=0.002)
+    region = of(budget, True)
+    planner = region.planner
+    assert planner.to_the_brim and planner.usable() == budget
+    assert region.report.predicted_peak_bytes <= budget
+    # With room for the margin there is one.
+    roomy = of(int(least * 1.01), True)
+    assert not roomy.planner.to_the_brim and roomy.report.predicted_peak_bytes <= int(least * 1.01) / (1 + MARGIN)
+    # Below the smallest there is nothing to try.
+    with pytest.raises(rekindle.BudgetTooSmall, match="the batch\\)\nhint") as refused:
+        of(least - 4096, True)
+    assert abs(refused.value.smallest_bytes - least) <= 1
+    # The step that is tried is the judge.
+    seen = lambda peak: lambda *_: type("Watch", (), {"peak": {"loss": peak}})  # noqa: E731
+    monkeypatch.setattr(api, "one_step", seen(budget))
+    assert api._tried(model, lambda: None, region, region.current, planner, arguments[-1]).known["tried_peak_bytes"] == budget
+    monkeypatch.setattr(api, "one_step", seen(budget + 1))
+    # Of 4096 bytes three can be given up, each time one; the fourth step that takes too much is the last.
+    with pytest.raises(rekindle.BudgetTooSmall, match="under the last of 4 took") as refused:
+        api._tried(model, lambda: None, region, region.current, planner, arguments[0])
+    assert refused.value.smallest_bytes == budget + 1
+
+
 def test_few_options_need_less_room() -> None:
     from rekindle.torch.arrange import with_options
 
@@ -472,7 +528,7 @@ def test_only_the_devices_times_count_where_it_is_the_limit() -> None:
     def times(cpu: int, kept_cpu: int) -> Times:
         took = Took(device=100, cpu=cpu, fastest=100, slowest=100)
         kept = Took(device=50, cpu=kept_cpu, fastest=50, slowest=50)
-        return Times(took, {None: (took, took)}, (took, took), {"attention": (1, kept, kept)}, 0, {})
+        return Times(took, {None: (took, took)}, (took, took), {"attention": (1, kept, kept)}, {}, 0, {})
 
     # Each stage takes the device 300: two runs and a backward.
     assert _device_is_the_limit([times(60, 60)] * 4, 0)
@@ -480,3 +536,7 @@ def test_only_the_devices_times_count_where_it_is_the_limit() -> None:
     # What lies around the region gives the CPU time, too; what is kept costs it time.
     assert _device_is_the_limit([times(90, 90)] * 4, 400)
     assert not _device_is_the_limit([times(60, 130)] * 4, 0)
+    # So does a tape of which a part is made again when it goes back.
+    part = Took(device=100, cpu=120, fastest=100, slowest=100)
+    usual = times(60, 60)
+    assert not _device_is_the_limit([usual._replace(taped={**usual.taped, "attention": (part, part)})] * 4, 0)

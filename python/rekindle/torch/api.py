@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import rekindle
+from rekindle.errors import BudgetTooSmall
 
 from . import trees
 from .buffers import Buffers
@@ -20,7 +21,7 @@ from .random_state import Generators
 from .region import Planned, Region
 from .report import Report
 from .schedules import schedule_by_rule
-from .whole_step import one_step, peak_of, plain_peak, state_to_come, surroundings
+from .whole_step import one_step, peak_of, plain_peak, state_as_it_will_be, state_to_come, surroundings
 from .wiring import Call
 
 
@@ -76,7 +77,8 @@ def checkpointed(
         each element as an argument of its own.
 
     margin : float
-        The part of the budget that stays free for what turns out larger: 0.002 for a whole step, 0 for a region.
+        The part of the budget that stays free for what turns out larger: 0.002 for a whole step, 0 for a region. Unless it is
+        given, a whole step for which there is no plan with it may do without, if two steps under that plan fit.
     group : int
         So many blocks as one stage. Compiled together they are faster, and cost the CPU less; a plan has fewer choices.
 
@@ -119,6 +121,16 @@ class Installed:
     def __init__(self, model: nn.Module, region: Region, path: str):
         self.model, self.region, self.path = model, region, path
         self._installed = False
+        self._hook: Any = None
+
+    def tell_when_it_returns(self) -> None:
+        """From here on the region knows when the model returns."""
+        self._hook = self.model.register_forward_hook(self.region.returned)
+
+    def tell_no_more(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
 
     def install(self) -> None:
         parent, name = self._place()
@@ -138,6 +150,7 @@ class Installed:
             del self.model.__dict__["forward"]
         else:
             parent._modules[name] = self.region.container
+        self.tell_no_more()
         self._installed = False
         return self.model
 
@@ -145,8 +158,9 @@ class Installed:
         if not self.path:
             return None, ""
         *above, name = self.path.split(".")
-        parent = self.model
+        parent: Optional[nn.Module] = self.model
         for step in above:
+            assert parent is not None, "it was found there"
             parent = parent._modules[step]
         return parent, name
 
@@ -211,7 +225,7 @@ def auto(
     loss : callable
         Makes the loss out of the model's output. Without it, the output's ``loss``, or the output if it is a number.
     optimizer : torch.optim.Optimizer
-        Its state belongs to the step; before its first step it is estimated.
+        Its state belongs to the step; before its first step memory like it stands in for it.
     whole_step : bool
         Whether the budget is for the whole step: as said above unless given.
 
@@ -239,7 +253,7 @@ def auto(
         return _call(model, sample)
 
     generators = Generators([device])
-    state = generators.state()
+    draws = generators.state()
     chain = find_chain(model, run, device)
     places = Places(host, disk, codecs, host_codec)
     planner = Planner(
@@ -257,21 +271,25 @@ def auto(
     installed = Installed(model, region, chain.path)
     try:
         expected = _output(model, run)
-        generators.restore(state)
+        generators.restore(draws)
         installed.install()
         _check_same(expected, _output(model, run), chain.path)
         del expected
         survey = _Survey()
         region.__dict__["planner"] = survey
         if whole_step:
+            installed.tell_when_it_returns()
             with Buffers(model).look():
-                for _ in range(2):
-                    watch = one_step(model, lambda: _loss(run(), loss), region, device)
-            to_come = state_to_come(optimizer, device) or 0
+                one_step(model, lambda: _loss(run(), loss), region, device)
+                # The state of the optimizer, as long as steps are looked at: what it takes depends on what the allocator has.
+                state = state_as_it_will_be(optimizer, device)
+                watch = one_step(model, lambda: _loss(run(), loss), region, device)
+            to_come = (state_to_come(optimizer, device) or 0) if state is None else 0
             accumulates = any(parameter.grad is not None for parameter in model.parameters())
             trained = {id(p): p for stage in region.stages for p in stage.parameters() if p.requires_grad}
             gradients = sum(trees.tensor_bytes(parameter) for parameter in trained.values())
             planner.surroundings = surroundings(watch, gradients, to_come, accumulates)
+            planner.is_told = planner.is_tried = True
         region.planned.clear()
         survey.looks = True
         with Buffers(model).look():
@@ -290,6 +308,12 @@ def auto(
             _keep_all_if_it_fits(model, lambda: _loss(run(), loss), region, planned, planner)
             arguments = call, tensors, spec, trees.flatten(call.extras())[0]
             planned = _tried(model, lambda: _loss(run(), loss), region, planned, planner, arguments)
+            # Of other shapes, which come later, nothing is tried.
+            planner.is_tried = False
+            if planned.arrangement is None or not planned.arrangement.late_bytes:
+                planner.is_told = False
+                installed.tell_no_more()
+            del state
         if planned.keeps_all and group > 1:
             region.__dict__["whole"] = whole_region(list(chain.container.children()), chain.wiring, options)
     except BaseException:
@@ -297,7 +321,7 @@ def auto(
             installed.remove()
         raise
     finally:
-        generators.restore(state)
+        generators.restore(draws)
     return installed
 
 
@@ -322,17 +346,27 @@ def _tried(
     model: nn.Module, run: Callable[[], torch.Tensor], region: Region, planned: Planned, planner: Planner, arguments: Any
 ) -> Planned:
     """The plan, once a step under it was seen to fit. What a step takes beyond its prediction is left free, and planned again."""
-    around, usable = planner.surroundings, planner.usable()
+    around, budget = planner.surroundings, planner.budget
     device = next(model.parameters()).device
-    for _ in range(TRIES):
-        if planned.keeps_all or around is None or usable is None or planner.given_plan is not None:
+    for left in range(TRIES, -1, -1):
+        usable = planner.usable()
+        if planned.keeps_all or around is None or usable is None or budget is None or planner.given_plan is not None:
             break
         with Buffers(model).look():
             # The first one finds pinned memory and whatever else a first one needs.
             peak = max(peak_of(one_step(model, run, region, device)) for _ in range(2)) + around.to_come
         planned.known["tried_peak_bytes"] = peak
-        if peak <= usable:
+        # The last one may take of the margin, which is for that, but never more than the budget.
+        if peak <= (usable if left else budget):
             break
+        if not left:
+            raise BudgetTooSmall(
+                f"no plan was found to take {rekindle.format_bytes(budget)} ({budget} bytes) or less: a step under the last of "
+                f"{TRIES + 1} took {rekindle.format_bytes(peak)} ({peak} bytes)",
+                hint="a larger budget, a smaller batch or a shorter sequence would do",
+                budget_bytes=budget,
+                smallest_bytes=peak,
+            )
         planner.reserve += peak - usable
         planner.measured = planner.latest
         try:

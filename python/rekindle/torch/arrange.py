@@ -13,11 +13,11 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
 
 from .keeping import ATTENTION, PARTS, PRODUCTS
 
-#: The part of the link's measured speed that is counted on.
-LINK = 0.9
+#: The part of the link's measured speed that is counted on. Beside a computing device it was seen to be all of it.
+LINK = 0.95
 
-#: The part of its time the link may be used at most: boundaries have to travel as well.
-SHARE = 0.95
+#: The part of its time the link may be used at most.
+SHARE = 0.98
 
 
 class Kept(NamedTuple):
@@ -35,7 +35,7 @@ Known = Sequence[Dict[str, Kept]]
 class Arrangement:
     """Of one step: what each stage keeps, when it has left, and when it begins to come back."""
 
-    __slots__ = ("levels", "releases", "fetches", "share_out", "share_back")
+    __slots__ = ("levels", "releases", "fetches", "share_out", "share_back", "late_bytes", "known")
 
     def __init__(self) -> None:
         self.levels: Dict[int, str] = {}
@@ -45,6 +45,10 @@ class Arrangement:
         self.fetches: Dict[int, List[int]] = {}
         #: The parts of the link's time that are used, each way.
         self.share_out = self.share_back = 0.0
+        #: What is still on its way when the last stage has run, and has left when the model returns.
+        self.late_bytes = 0
+        #: What each level keeps of each stage.
+        self.known: Known = ()
 
     def released(self, number: int) -> int:
         return self.releases.get(number, 0)
@@ -53,25 +57,49 @@ class Arrangement:
         return self.fetches.get(number, [])
 
 
-def arrangements(profile: Dict[str, Any], known: Known, write: int, read: int, room: int) -> Iterator[Arrangement]:
-    """Several to choose from: stages keep attention's results, some keep all products, or both."""
+def arrangements(
+    profile: Dict[str, Any], known: Known, write: int, read: int, room: int, beyond: int = 0, late: int = 0
+) -> Iterator[Arrangement]:
+    """Several to choose from: stages keep attention's results, some keep all products, or both, or the results that are worth
+    most. The model goes on for ``beyond`` nanoseconds behind the region; so long things may leave, if they take no more than
+    ``late`` bytes."""
     stages = profile["stages"]
-    link = _Link(stages, known, write, room)
+    link = _Link(stages, known, write, room, beyond, late)
     attention = link.most({}, ATTENTION)
     products = link.most({}, PRODUCTS)
+    # Of the results that are worth most, more and more, until the link carries no more of them.
+    results: List[Dict[int, str]] = [{}]
+    for name in sorted({level for kept in known for level in kept if is_result(level)}, key=count_of):
+        more = link.most(results[-1], name)
+        if more != results[-1]:
+            results.append(more)
     seen: List[Dict[int, str]] = [{}]
-    for levels in (attention, products, link.most(attention, PRODUCTS)):
+    for levels in (attention, products, link.most(attention, PRODUCTS), *results[-2:]):
         if levels not in seen:
             seen.append(levels)
             yield _arranged(stages, known, levels, link, read)
 
 
+def level_name(count: int) -> str:
+    """The level that keeps so many results, as a recipe says."""
+    return f"{count} results"
+
+
+def is_result(level: str) -> bool:
+    return level.endswith(" results")
+
+
+def count_of(level: str) -> int:
+    return int(level.split()[0])
+
+
 class _Link:
     """The way out: what leaves in which order, and when it is gone."""
 
-    def __init__(self, stages: List[Dict[str, Any]], known: Known, write: int, room: int):
-        self.known, self.write, self.room = known, write, room
+    def __init__(self, stages: List[Dict[str, Any]], known: Known, write: int, room: int, beyond: int = 0, late: int = 0):
+        self.known, self.write, self.room, self.late = known, write, room, late
         self.ends = _sums(stage["forward_ns"] for stage in stages)
+        self.whole = self.ends[-1] + beyond
 
     def most(self, levels: Dict[int, str], level: str) -> Dict[int, str]:
         """As many more stages with a level as the link carries, evenly spread."""
@@ -84,10 +112,12 @@ class _Link:
         return levels
 
     def carries(self, levels: Dict[int, str]) -> bool:
-        """Whether everything is gone before the forward half ends, and there is room for it."""
+        """Whether everything is gone before the model returns, and there is room for it."""
         sizes = [self.known[number - 1][level].size for number, level in levels.items()]
-        gone, whole = self.gone(levels), self.ends[-1]
-        return sum(sizes) <= self.room and self.used(levels) <= SHARE * whole and max(gone.values()) <= whole
+        gone, whole = self.gone(levels), self.whole
+        late = sum(self.known[number - 1][levels[number]].size for number, at in gone.items() if at > self.ends[-1])
+        in_time = self.used(levels) <= SHARE * whole and max(gone.values()) <= whole
+        return in_time and sum(sizes) <= self.room and late <= self.late
 
     def takes(self, number: int, level: str) -> float:
         return self.known[number - 1][level].size / (self.write * LINK) * 1e9
@@ -108,12 +138,16 @@ def _arranged(
     stages: List[Dict[str, Any]], known: Known, levels: Dict[int, str], link: _Link, read: int
 ) -> Arrangement:
     arrangement = Arrangement()
+    arrangement.known = known
     arrangement.levels = dict(sorted(levels.items()))
-    arrangement.share_out = link.used(levels) / max(link.ends[-1], 1)
+    arrangement.share_out = link.used(levels) / max(link.whole, 1)
     count, starts = len(stages), [0, *link.ends[:-1]]
     for number, gone in link.gone(levels).items():
         later = (other for other in range(number + 1, count + 1) if starts[other - 1] >= gone)
-        arrangement.releases[number] = next(later, count + 1)
+        at_the_end = count + 1 if gone <= link.ends[-1] else count + 2
+        arrangement.releases[number] = next(later, at_the_end)
+        if arrangement.releases[number] > count + 1:
+            arrangement.late_bytes += known[number - 1][levels[number]].size
     _fetches(stages, known, arrangement, read)
     return arrangement
 
@@ -151,13 +185,23 @@ def _sums(times: Any) -> List[int]:
 
 
 def arranged(
-    profile: Dict[str, Any], known: Known, arrangement: Arrangement, later: Optional[Dict[int, int]] = None
+    profile: Dict[str, Any],
+    known: Known,
+    arrangement: Arrangement,
+    later: Optional[Dict[int, int]] = None,
+    everywhere: bool = True,
 ) -> Dict[str, Any]:
     """The profile of a region in which stages keep what is arranged. ``later`` has the room that a stage in two parts leaves in
-    its second part, where it can take in what comes."""
+    its second part, where it can take in what comes.
+
+    What is on its way is counted beside every run of the stages it passes. If not ``everywhere``, what leaves is counted beside
+    runs without a tape, and what comes beside those with one: stages that keep something are run without one first. Of a plan
+    that does otherwise :func:`fits` tells whether it may."""
     changed = copy.deepcopy(profile)
     stages = changed["stages"]
     count = len(stages)
+    for stage in stages:
+        stage.setdefault("taped_extra_bytes", stage.get("forward_extra_bytes", 0))
     for number, level in arrangement.levels.items():
         stage, kept = stages[number - 1], known[number - 1][level]
         forwards = [stage["forward_ns"], *(option["forward_ns"] for option in stage.get("options", ()))]
@@ -167,7 +211,9 @@ def arranged(
         # While its stage runs without a tape, and while it leaves.
         _add(stage, "forward_extra_bytes", kept.size)
         for other in range(number + 1, min(arrangement.released(number), count + 1)):
-            _add_to_forward(stages[other - 1], kept.size)
+            _add(stages[other - 1], "forward_extra_bytes", kept.size)
+            if everywhere:
+                _add(stages[other - 1], "taped_extra_bytes", kept.size)
     rooms = dict(later or {})
     for at, numbers in arrangement.fetches.items():
         for number in numbers:
@@ -184,7 +230,12 @@ def arranged(
                     option["backward_extra_bytes"] = there + max(size - room, 0)
                 stage["backward_extra_bytes"] = own + size
                 if other < at:
-                    _add_to_forward(stage, size)
+                    _add(stage, "taped_extra_bytes", size)
+                    if everywhere:
+                        _add(stage, "forward_extra_bytes", size)
+    for stage in stages:
+        # A run without a tape takes no less than one with.
+        _at_least(stage, "forward_extra_bytes", stage["taped_extra_bytes"])
     sizes = [known[number - 1][level].size for number, level in arrangement.levels.items()]
     boundary = max(changed["input_bytes"], *(stage["output_bytes"] for stage in stages), 1)
     for tier in changed.get("tiers", ()):
@@ -226,10 +277,38 @@ def _add(stage: Dict[str, Any], what: str, size: int) -> None:
     stage[what] = stage.get(what, 0) + size
 
 
-def _add_to_forward(stage: Dict[str, Any], size: int) -> None:
-    _add(stage, "forward_extra_bytes", size)
-    if "taped_extra_bytes" in stage:
-        _add(stage, "taped_extra_bytes", size)
+def _at_least(stage: Dict[str, Any], what: str, size: int) -> None:
+    stage[what] = max(stage.get(what, 0), size)
+
+
+def fits(
+    actions: Sequence[str], peaks: Sequence[int], known: Known, arrangement: Arrangement, shift: int, usable: int
+) -> bool:
+    """Whether a plan has room for what is on its way beside runs that its profile does not count it for: those with a tape in the
+    forward half, and those without in the other. ``peaks`` has what the judge says that each action takes; stage 1 of the region
+    is ``shift`` stages behind that of the plan."""
+    count = len(known)
+    leaving, coming = [0] * (count + 2), [0] * (count + 2)
+    for number, level in arrangement.levels.items():
+        size = known[number - 1][level].size
+        for other in range(number + 1, min(arrangement.released(number), count + 1)):
+            leaving[other] += size
+    for at, numbers in arrangement.fetches.items():
+        for number in numbers:
+            size = known[number - 1][arrangement.levels[number]].size
+            for other in range(number + 1, at + 1):
+                coming[other] += size
+    turned = False
+    for action, peak in zip(actions, peaks):
+        word, subject, *_ = action.split()
+        turned = turned or word == "backward"
+        if word not in ("tape", "forward") or not 1 <= int(subject) - shift <= count:
+            continue
+        number = int(subject) - shift
+        beside = coming[number] if turned and word == "forward" else leaving[number] if not turned and word == "tape" else 0
+        if peak + beside > usable:
+            return False
+    return True
 
 
 def _less(speed: int, share: float, boundary: int, largest: int) -> int:

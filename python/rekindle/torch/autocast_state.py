@@ -10,7 +10,7 @@ import torch
 
 def _of(device: str) -> Tuple[bool, torch.dtype]:
     try:
-        return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        return torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)  # type: ignore[call-arg, attr-defined]
     except (TypeError, AttributeError):
         # Before PyTorch 2.4 each device has functions of its own.
         if device == "cuda":
@@ -53,7 +53,7 @@ class Again:
             return
         self.stack = ExitStack()
         for device, enabled, dtype in different:
-            context = torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=then.cache)
+            context = torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=then.cache)  # type: ignore[attr-defined]
             self.stack.enter_context(context)
         torch.clear_autocast_cache()
 

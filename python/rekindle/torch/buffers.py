@@ -6,13 +6,20 @@ themselves are not touched, so that no other part of the graph sees them change.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, Tuple
+import contextlib
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-Owner = Tuple[Dict[str, Optional[torch.Tensor]], str]
+Owner = Tuple[Dict[str, Any], str]
+
+try:
+    from torch.utils._python_dispatch import _disable_current_modes as _without_modes  # type: ignore[attr-defined]
+except ImportError:
+    # PyTorch 1.13, which has no selective contexts either.
+    _without_modes = contextlib.nullcontext
 
 
 class Buffers:
@@ -32,14 +39,14 @@ class Buffers:
         self.changing: List[Owner] = []
         self.looked = not self.others
 
-    def before_first_run(self) -> Optional[list]:
+    def before_first_run(self) -> Optional[List[Any]]:
         """What a second run has to start from."""
         if self.looked and not self.changing:
             return None
         owners = self.changing if self.looked else self.others
         return [(owner, owner[0][owner[1]]._version, owner[0][owner[1]].clone()) for owner in owners]
 
-    def after_first_run(self, before: Optional[list]) -> Optional[List[Tuple[Owner, torch.Tensor]]]:
+    def after_first_run(self, before: Optional[List[Any]]) -> Optional[List[Tuple[Owner, torch.Tensor]]]:
         if before is None:
             return None
         changed = [(owner, copy) for owner, version, copy in before if owner[0][owner[1]]._version != version]
@@ -74,8 +81,10 @@ class StandIn:
 
     def __enter__(self) -> None:
         self.own = [named[name] for (named, name), _ in self.owners]
-        for (named, name), start in self.owners:
-            named[name] = start.clone()
+        # Selective contexts of PyTorch expect of a second run what the first one did, and no copies.
+        with _without_modes() if self.owners else contextlib.nullcontext():
+            for (named, name), start in self.owners:
+                named[name] = start.clone()
 
     def __exit__(self, *_: object) -> None:
         for ((named, name), _), own in zip(self.owners, self.own):

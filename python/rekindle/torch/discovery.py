@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import nn
@@ -62,7 +62,7 @@ def find_chain(model: nn.Module, run: Callable[[], Any], device: torch.device) -
 
 
 def _watch(
-    model: nn.Module, candidates: List[Tuple[str, nn.Module]], run: Callable[[], Any], device: torch.device
+    model: nn.Module, candidates: Sequence[Tuple[str, nn.Module]], run: Callable[[], Any], device: torch.device
 ) -> Dict[int, List[Seen]]:
     seen: Dict[int, List[Seen]] = {}
     handles = []

@@ -17,6 +17,7 @@ from .errors import InputChanged, KeptChanged, StageChanged, UnknownOption
 from .ghosts import Filling, Ghost, Later
 from .keeping import PARTIAL, PARTS
 from .random_state import Draws, Generators
+from .recipes import Recipe
 from .stand_ins import StandIns
 from .stage import Stage, Way
 from .wiring import Call
@@ -56,7 +57,7 @@ class Engine:
         self.draws = Draws(generators, count)
         self.ran = [False] * count
         self.made: List[Optional[List[Tuple[Any, ...]]]] = [None] * count
-        self.buffer_starts: list = [None] * count
+        self.buffer_starts: List[Any] = [None] * count
         # What is the same for all stages: with leaves of its own where it needs a gradient.
         tensors, spec = trees.flatten(call.extras())
         leaves = [tensor.detach().requires_grad_() if tensor.requires_grad else tensor for tensor in tensors]
@@ -80,6 +81,8 @@ class Engine:
         # Those of them that are filled in two parts, and what some keep in host memory of their first run.
         self.parted: FrozenSet[int] = frozenset()
         self.keepsakes: Any = None
+        # Of stages that were studied: what a second run does with each call, for each level of what is kept.
+        self.recipes: Dict[int, Dict[str, Recipe]] = {}
         # What went wrong in a second part, which runs within PyTorch's backward.
         self.raised: Optional[Exception] = None
         # Gradients that several stages add to. Each stage's graph starts from what is there already, so that the
@@ -143,7 +146,7 @@ class Engine:
             raise UnknownOption(number, stage.name, str(option), known)
         if option in PARTIAL:
             return self._partial(number, option, boundary)
-        inputs, leaves = _leaves(boundary)
+        inputs, leaves = leaves_of(boundary)
         with torch.enable_grad(), self.stand_ins.within(stage.homes):
             outputs, spec = self._run(stage, way, boundary, leaves)
         self._check_captures(stage, outputs, [leaf for leaf in inputs if leaf is not None])
@@ -160,10 +163,11 @@ class Engine:
     ) -> Tuple[Ghost, Boundary]:
         """Runs a stage and keeps its graph without the values, but for what it is told to keep."""
         stage, ghost = self.stage_list[number - 1], Ghost()
+        recipe = None if level is None else self.recipes.get(number, {}).get(level)
         with torch.enable_grad(), self.stand_ins.within(stage.homes):
             inputs = ghost.begin(boundary.tensors, boundary.wanted)
-            with ghost.noting(level, parts, values):
-                outputs, spec = self._run(stage, stage.block, boundary, inputs)
+            with ghost.noting(level, parts and recipe is None, values, recipe) as noting:
+                outputs, spec = self._run(stage, noting.of(stage.block), boundary, inputs)
             ghost.finish(outputs)
         self._check_captures(stage, outputs, [] if ghost.start is None else [ghost.start])
         return ghost, Boundary([tensor.detach() for tensor in outputs], spec, ghost.wanted)
@@ -210,9 +214,9 @@ class Engine:
 
     def _refill(self, number: int, filling: Filling, boundary: Boundary) -> None:
         stage = self.stage_list[number - 1]
-        _, leaves = _leaves(boundary)
+        _, leaves = leaves_of(boundary)
         with torch.enable_grad(), self.stand_ins.within(stage.homes), filling:
-            self._run(stage, stage.block, boundary, leaves)
+            self._run(stage, filling.of(stage.block), boundary, leaves)
         if filling.differs is not None:
             raise StageChanged(number, stage.name, *filling.differs, of="what its backward reads")
         if not filling.complete:
@@ -288,7 +292,7 @@ class Engine:
     def know_all(self) -> None:
         """When the forward half is over: what concerns several stages."""
         if self.keepsakes is not None:
-            self.keepsakes.turn()
+            self.keepsakes.turn(len(self.stage_list))
         for index, known in enumerate(self.known):
             if not known:
                 self._know(index)
@@ -401,7 +405,7 @@ class Engine:
             raise StageChanged(stage.number, stage.name, position, forward, again)
 
 
-def _leaves(boundary: Boundary) -> Tuple[List[Optional[torch.Tensor]], List[torch.Tensor]]:
+def leaves_of(boundary: Boundary) -> Tuple[List[Optional[torch.Tensor]], List[torch.Tensor]]:
     """The boundary as leaves of a graph: those that need a gradient, and all of them."""
     inputs: List[Optional[torch.Tensor]] = []
     leaves: List[torch.Tensor] = []

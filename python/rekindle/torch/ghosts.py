@@ -20,8 +20,9 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 
-from .keeping import ATTENTION_CALLS, Call, Pieces, View, Watching, calls_of, tensors_in
-from .trees import describe, in_words, unflatten
+from .keeping import ATTENTION_CALLS, Call, Following, Pieces, View, Watching, all_tensors, calls_of, tensors_in
+from .recipes import KEEP, RUN, Recipe
+from .trees import describe, flatten, in_words, unflatten
 
 
 class Stop(BaseException):
@@ -122,7 +123,9 @@ class Later:
 class Ghost:
     """The graph of one stage without its values, or, once they are filled in, its tape."""
 
-    __slots__ = ("box", "start", "end", "holders", "input_wanted", "wanted", "calls", "pieces", "cut", "waits", "later")
+    __slots__ = (
+        *("box", "start", "end", "holders", "input_wanted", "wanted", "calls", "pieces", "cut", "waits", "later", "recipe"),
+    )
 
     def __init__(self) -> None:
         self.box = Box()
@@ -139,6 +142,8 @@ class Ghost:
         #: What it is filled from when it goes back; none where that is done before.
         self.waits: Any = None
         self.later: Optional[Later] = None
+        #: What its second run does with each call, where that is known.
+        self.recipe: Optional[Recipe] = None
 
     def begin(self, tensors: List[torch.Tensor], wanted: Sequence[bool]) -> List[torch.Tensor]:
         """The stage's inputs, as the graph sees them. The stage is to run within :meth:`noting`."""
@@ -150,10 +155,23 @@ class Ghost:
         tied = iter(_begin(self.box, self.start, *asked))
         return [next(tied) if is_wanted else tensor for tensor, is_wanted in zip(tensors, wanted)]
 
-    def noting(self, level: Optional[str] = None, parts: bool = False, values: bool = False) -> Any:
+    def noting(
+        self, level: Optional[str] = None, parts: bool = False, values: bool = False, recipe: Optional[Recipe] = None
+    ) -> Any:
         """Within it, autograd keeps places in place of values. What ``level`` says is kept; with ``parts`` the cut is looked
-        for, and with ``values`` what lies behind it is kept as in any tape."""
+        for, and with ``values`` what lies behind it is kept as in any tape. A recipe says of each call what is kept."""
+        self.recipe = recipe
         return Noting(self, level, parts, values)
+
+    def keep_nothing(self) -> None:
+        """What was kept is not there after all: a second run makes all calls."""
+        for call in self.calls:
+            call.kept = False
+        if self.recipe is not None:
+            # What it leaves out is what kept results would have been made from.
+            self.recipe = None
+            self.calls.clear()
+        self.pieces.clear()
 
     def finish(self, outputs: List[torch.Tensor]) -> None:
         self.wanted = [output.requires_grad for output in outputs]
@@ -167,7 +185,7 @@ class Ghost:
         if parts and self.cut is not None:
             self.split()
             return Filling(self.holders, self.calls, self.pieces, after=self.cut)
-        return Filling(self.holders, self.calls, self.pieces)
+        return Filling(self.holders, self.calls, self.pieces, recipe=self.recipe)
 
     def split(self) -> None:
         """The places before the cut are filled when they are read."""
@@ -180,20 +198,25 @@ class Noting:
     """A first run. The graph holds on to what packs its values for as long as it lives: that must not know the ghost, which
     holds the graph."""
 
-    __slots__ = ("ghost", "hooks", "mode", "functions", "inside", "values", "behind")
+    __slots__ = ("ghost", "hooks", "mode", "functions", "inside", "values", "behind", "at_call")
 
     def __init__(self, ghost: Ghost, level: Optional[str], parts: bool, values: bool):
         self.ghost = ghost
-        self.functions = calls_of(level)
+        self.functions = frozenset() if ghost.recipe is not None else calls_of(level)
         self.values = values
+        self.at_call = 0
         # What is saved of the call at hand, and whether the cut was passed: lists, which the packing function shares.
         self.inside: List[Optional[List[torch.Tensor]]] = [None]
         self.behind: List[bool] = [False]
         watched = self.functions | (ATTENTION_CALLS if parts else frozenset())
-        self.mode = Watching(watched, self._call) if watched else None
+        self.mode: Any = Watching(watched, self._call) if watched else None
         self.hooks: Any = None
 
-    def __enter__(self) -> None:
+    def of(self, block: Any) -> Any:
+        """What runs a block. With a recipe every call of the block is followed, and none that others make around it."""
+        return block if self.ghost.recipe is None else _followed(block, self._follow)
+
+    def __enter__(self) -> "Noting":
         holders, inside, behind, values = self.ghost.holders, self.inside, self.behind, self.values
 
         def place(tensor: torch.Tensor) -> Holder:
@@ -209,6 +232,7 @@ class Noting:
         self.hooks.__enter__()
         if self.mode is not None:
             self.mode.__enter__()
+        return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if self.mode is not None:
@@ -219,12 +243,45 @@ class Noting:
         self.hooks = None
         ghost = self.ghost
         ghost.pieces.close()
+        if ghost.recipe is not None and not all(call.kept or call.left_out is not None for call in ghost.calls):
+            ghost.keep_nothing()
         ghost.pieces.leave_out(ghost.calls, len(ghost.holders))
+
+    def _follow(self, function: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
+        """A call of a stage with a recipe. One that makes other calls than it did when it was studied has none."""
+        ghost, at = self.ghost, self.at_call
+        self.at_call += 1
+        recipe = ghost.recipe
+        if recipe is not None and (at >= len(recipe.steps) or recipe.steps[at][0] != function):
+            ghost.keep_nothing()
+            recipe = None
+        if recipe is None or recipe.steps[at][1] == RUN:
+            return function(*args, **kwargs)
+        arguments = all_tensors(args, kwargs)
+        call = Call(function, len(ghost.holders), arguments)
+        call.index = at
+        saved: List[torch.Tensor] = []
+        self.inside[0] = saved
+        try:
+            output = function(*args, **kwargs)
+        finally:
+            self.inside[0] = None
+        call.end = len(ghost.holders)
+        if recipe.steps[at][1] == KEEP:
+            ghost.pieces.keep(call, arguments, saved, output)
+        else:
+            ghost.pieces.look(call, arguments, saved)
+            outputs, call.spec = flatten(output)
+            if all(view is not None for view in call.saved):
+                call.left_out = [(tuple(t.shape), t.dtype, t.device, t.requires_grad) for t in outputs]
+        ghost.calls.append(call)
+        return output
 
     def _call(self, function: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
         ghost, arguments = self.ghost, tensors_in(args, kwargs)
         call = Call(function, len(ghost.holders), arguments)
-        self.inside[0] = saved = []
+        saved: List[torch.Tensor] = []
+        self.inside[0] = saved
         try:
             output = function(*args, **kwargs)
         finally:
@@ -252,7 +309,7 @@ class Filling:
 
     __slots__ = (
         *("holders", "calls", "pieces", "after", "until", "at", "call_at"),
-        *("hooks", "mode", "complete", "differs", "stopped"),
+        *("hooks", "mode", "complete", "differs", "stopped", "recipe", "at_call"),
     )
 
     def __init__(
@@ -262,8 +319,10 @@ class Filling:
         pieces: Optional[Pieces] = None,
         after: Optional[Call] = None,
         until: Optional[Call] = None,
+        recipe: Optional[Recipe] = None,
     ):
         self.holders, self.at, self.stopped = holders, 0, False
+        self.recipe, self.at_call = recipe, 0
         self.calls, self.pieces, self.call_at = calls, pieces or Pieces(), 0
         # With two parts: fill what lies behind a call, or what lies before it.
         self.after, self.until = after, until
@@ -337,6 +396,35 @@ class Filling:
             tensor.requires_grad_(wanted)
         return unflatten(made, call.spec)
 
+    def _follow(self, function: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
+        recipe, at = self.recipe, self.at_call
+        assert recipe is not None
+        self.at_call += 1
+        expected = recipe.steps[at][0] if at < len(recipe.steps) else None
+        if expected != function:
+            self._differ(_words_of(expected, ()), _words_of(function, ()))
+        call = self.calls[self.call_at] if self.call_at < len(self.calls) else None
+        if call is None or call.index != at:
+            return function(*args, **kwargs)
+        self.call_at += 1
+        arguments = all_tensors(args, kwargs)
+        # Not their strides: those that nobody needs have no memory.
+        found = [(tuple(t.shape), (), t.dtype) for t in arguments]
+        if self.at != call.start or found != [(shape, (), dtype) for shape, _, dtype in call.arguments]:
+            self._differ(_words_of(call.function, call.arguments), _words_of(function, found))
+        self._take(call, arguments)
+        self.at = call.end
+        if call.end > call.start:
+            self._stop_if_complete()
+        if call.left_out is None:
+            made, wanted = [view.over(self._piece(view)) for view in call.outputs], call.wanted
+        else:
+            made = [torch.empty((), dtype=dtype, device=device).expand(shape) for shape, dtype, device, _ in call.left_out]
+            wanted = [is_wanted for *_, is_wanted in call.left_out]
+        for tensor, is_wanted in zip(made, wanted):
+            tensor.requires_grad_(is_wanted)
+        return unflatten(made, call.spec)
+
     def _take(self, call: Call, arguments: List[torch.Tensor]) -> None:
         for position, view in enumerate(call.saved, call.start):
             if view is not None and self._is_asked(position):
@@ -353,10 +441,14 @@ class Filling:
             raise RuntimeError("what a call gave was kept and is not there; this is a bug in rekindle")
         return piece
 
+    def of(self, block: Any) -> Any:
+        """What runs a block."""
+        return block if self.recipe is None else _followed(block, self._follow)
+
     def __enter__(self) -> "Filling":
         self.hooks = torch.autograd.graph.saved_tensors_hooks(self._fill, _read)
         self.hooks.__enter__()
-        if self.calls:
+        if self.calls and self.recipe is None:
             self.mode = Watching(frozenset(call.function for call in self.calls), self._call)
             self.mode.__enter__()
         return self
@@ -373,6 +465,14 @@ class Filling:
         self.pieces.clear()
         # PyTorch 1.13 makes an error of its own out of what a hook raises.
         return self.stopped and kind is not None
+
+
+def _followed(block: Any, handle: Callable[[Any, Sequence[Any], Dict[str, Any]], Any]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with Following(handle):
+            return block(*args, **kwargs)
+
+    return run
 
 
 def _words_of(function: Any, arguments: Sequence[Tuple[Any, ...]]) -> str:

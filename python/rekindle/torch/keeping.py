@@ -78,7 +78,7 @@ class View:
 class Call:
     """One costly call of a first run: what autograd saved of it, and how to give its result again."""
 
-    __slots__ = ("function", "start", "end", "arguments", "saved", "outputs", "spec", "wanted", "kept")
+    __slots__ = ("function", "start", "end", "arguments", "saved", "outputs", "spec", "wanted", "kept", "index", "left_out")
 
     def __init__(self, function: Any, start: int, arguments: List[torch.Tensor]):
         self.function, self.start, self.end = function, start, start
@@ -90,6 +90,9 @@ class Call:
         self.wanted: List[bool] = []
         #: Whether the result is kept; else a second run makes the call.
         self.kept = False
+        #: Where there is a recipe: which call of the stage it is, and, where nobody needs its result, what that looked like.
+        self.index = -1
+        self.left_out: Optional[List[Tuple[Any, ...]]] = None
 
 
 def _layout(tensor: torch.Tensor) -> Tuple[Any, ...]:
@@ -98,6 +101,19 @@ def _layout(tensor: torch.Tensor) -> Tuple[Any, ...]:
 
 def tensors_in(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[torch.Tensor]:
     return [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+
+
+def all_tensors(args: Sequence[Any], kwargs: Dict[str, Any]) -> List[torch.Tensor]:
+    """Also those within lists, such as what is concatenated."""
+    found: List[torch.Tensor] = []
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (tuple, list)):
+            found += all_tensors(value, {})
+        elif isinstance(value, dict):
+            found += all_tensors((), value)
+    return found
 
 
 class Pieces:
@@ -117,7 +133,7 @@ class Pieces:
         owners = {trees.storage_key(tensor): position for position, tensor in enumerate(arguments)}
         # As the graph has it: an argument's own view comes before memory that happens to be shared.
         made = [tensor for tensor in (*outputs, *saved) if trees.storage_key(tensor) not in owners]
-        whole = all(_fills_its_memory(tensor) for tensor in made)
+        whole = all(fills_its_memory(tensor) for tensor in made)
         given_back = any(trees.storage_key(tensor) in owners for tensor in outputs)
         call.kept = bool(outputs) and whole and not given_back
         for tensor in saved:
@@ -136,8 +152,10 @@ class Pieces:
         owners = {trees.storage_key(tensor): position for position, tensor in enumerate(arguments)}
         for tensor in saved:
             position = owners.get(trees.storage_key(tensor))
-            is_known = position is not None
-            call.saved.append(View(position, True, tensor, arguments[position].storage_offset()) if is_known else None)
+            if position is None:
+                call.saved.append(None)
+            else:
+                call.saved.append(View(position, True, tensor, arguments[position].storage_offset()))
 
     def _piece(self, tensor: torch.Tensor) -> int:
         key = trees.storage_key(tensor), tensor.dtype
@@ -166,7 +184,7 @@ class Pieces:
         self.tensors = []
 
 
-def _fills_its_memory(tensor: torch.Tensor) -> bool:
+def fills_its_memory(tensor: torch.Tensor) -> bool:
     """Not a small part of something large, which would be kept with it."""
     return trees.storage_bytes(tensor) <= max(2 * trees.tensor_bytes(tensor), 4096)
 
@@ -182,3 +200,14 @@ class Watching(TorchFunctionMode):  # type: ignore[misc]
         if function in self.functions and may_be_left_out(function, args, kwargs or {}):
             return self.handle(function, args, kwargs or {})
         return function(*args, **(kwargs or {}))
+
+
+class Following(TorchFunctionMode):  # type: ignore[misc]
+    """Within it, every call goes through ``handle``."""
+
+    def __init__(self, handle: Callable[[Any, Sequence[Any], Dict[str, Any]], Any]):
+        super().__init__()
+        self.handle = handle
+
+    def __torch_function__(self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
+        return self.handle(function, args, kwargs or {})

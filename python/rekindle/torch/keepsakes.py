@@ -22,6 +22,8 @@ SMALL = 1 << 16
 class Keepsakes:
     """The keepsakes of one step. The store is one for boundaries, and keeps what is put into it under a number."""
 
+    __slots__ = ("arrangement", "store", "tickets", "small", "_leaving", "_away", "__weakref__")
+
     def __init__(self, arrangement: Arrangement, store: Any, tickets: Tickets, small: int = SMALL):
         self.arrangement, self.store, self.tickets, self.small = arrangement, store, tickets, small
         self._leaving: Set[int] = set()
@@ -34,17 +36,14 @@ class Keepsakes:
     def send(self, number: int, ghost: Ghost) -> None:
         """What a first run has kept leaves. The device's memory is let go of at a later stage."""
         pieces = ghost.pieces.tensors
-        large = [position for position, piece in enumerate(pieces) if piece is not None and self._travels(piece)]
+        large = {position: piece for position, piece in enumerate(pieces) if piece is not None and self._travels(piece)}
         if not large:
             return
-        tensors = [pieces[position] for position in large]
         try:
-            self.store.put(number, self.tickets.leave(Boundary(tensors, (), [])))
+            self.store.put(number, self.tickets.leave(Boundary(list(large.values()), (), [])))
         except MemoryError:
             # No room there: the calls are made again.
-            for call in ghost.calls:
-                call.kept = False
-            ghost.pieces.clear()
+            ghost.keep_nothing()
             return
         for position in large:
             pieces[position] = None
@@ -60,8 +59,12 @@ class Keepsakes:
             for sent in [sent for sent in self._leaving if self.arrangement.released(sent) <= number]:
                 self._leave(sent)
 
-    def turn(self) -> None:
-        """The forward half is over."""
+    def turn(self, last: int) -> None:
+        """The forward half is over: what had to be gone by the end of the last stage is."""
+        self.reach(last + 1)
+
+    def settle(self) -> None:
+        """The model has returned: everything is gone."""
         for sent in list(self._leaving):
             self._leave(sent)
 
@@ -71,6 +74,9 @@ class Keepsakes:
 
     def go_back(self, number: int) -> None:
         """A stage goes back: what is needed soon begins to come."""
+        if self._leaving:
+            # Nobody has said that the model returned.
+            self.settle()
         for coming in self.arrangement.fetched_at(number):
             if coming in self._away:
                 self.store.prefetch(coming)

@@ -15,10 +15,11 @@ import torch
 from rekindle import _core
 
 from . import trees
-from .engine import Boundary, Engine, Gradient
-from .arrange import extra_name
+from .engine import Boundary, Engine, Gradient, leaves_of
+from .arrange import extra_name, level_name
 from .keeping import PARTS
 from .random_state import Generators
+from .recipes import DeviceStudy, Recipe, Study, levels_of, with_times
 from .saved_sizes import add_saved_sizes
 from .stage import Stage, Way
 from .times import add_times
@@ -26,6 +27,12 @@ from .wiring import FIRST, Call
 
 #: How often each kind of stage runs; the median counts.
 RUNS = 5
+
+#: How often the calls of a stage are timed; the fastest counts.
+STUDIES = 3
+
+#: What a device does meanwhile, in cycles: some ten milliseconds.
+SLEEP = 40_000_000
 
 
 class MeasuringEngine(Engine):
@@ -96,6 +103,7 @@ class MeasuringEngine(Engine):
         if self.device.type != "cuda":
             return 0
         tape, made = self.tape(number, PARTS, boundary)
+        assert made is not None, "a first run has an output"
         gradient = self.some_gradient(made)
         del made
         self.finish()
@@ -108,6 +116,33 @@ class MeasuringEngine(Engine):
         self.forget_gradients()
         return 0 if self._first_part is None else max(self._first_part - second, 0)
 
+    def study(self, number: int, boundary: Boundary) -> Dict[str, Recipe]:
+        """What a second run of a stage may leave out, by the names of levels that keep more and more of a first run."""
+        if not self.levels or number not in self.hauntable or not self.autocast.off():
+            return {}
+        stage = self.stage_list[number - 1]
+        _, leaves = leaves_of(boundary)
+        outside = [*leaves, *self.extras, *stage.block.parameters(), *stage.block.buffers(), *self.graph_leaves[number - 1]]
+        # What is drawn is looked for in the first run alone: that takes time, and the others are timed.
+        studies = [Study(outside, Generators([self.device]))]
+        timed = DeviceStudy if self.device.type == "cuda" else Study
+        studies += [timed(outside) for _ in range(STUDIES)]
+        for study in studies:
+            if study.generators is None and self.device.type == "cuda":
+                # Something else to do for the device, for as long as the CPU needs to say what is to be timed.
+                torch.cuda._sleep(SLEEP)
+            with torch.enable_grad(), self.stand_ins.within(stage.homes):
+                self._run(stage, study.of(stage.block), boundary, leaves)
+            self.finish()
+            study.end()
+            if study.why is not None:
+                return {}
+        calls = studies[0].calls
+        if not with_times(calls, [study.calls for study in studies[1:]]):
+            return {}
+        recipes = levels_of(calls, studies[0].saved)
+        return {level_name(count): recipe for count, recipe in enumerate(recipes, 1)}
+
     def taped_extras(self, number: int, boundary: Boundary, sizes: Dict[str, Any]) -> Dict[str, int]:
         """What a run with each kind of tape takes at its worst moment beyond input and tape, also a second run that fills a
         graph. The stage's own tape is under an empty name; second runs where something is kept are under the way and what is kept."""
@@ -119,8 +154,10 @@ class MeasuringEngine(Engine):
         for way, size in ways:
             most[way or ""] = max(self._peak_of(lambda: self.tape(number, way, boundary)) + passed - size, 0)
         if number in self.hauntable:
-            for level in (None, *self.levels):
-                for way, size in [pair for pair in ways if pair[0] in (None, PARTS)]:
+            recipes = self.recipes.get(number, {})
+            for level in (None, *self.levels, *recipes):
+                # One with a recipe is filled at once.
+                for way, size in [pair for pair in ways if pair[0] in ((None,) if level in recipes else (None, PARTS))]:
                     before = self.live_bytes() or 0
                     ghost = self.ghost(number, boundary, level, way == PARTS)[0]
                     held = (self.live_bytes() or 0) - before
@@ -189,8 +226,9 @@ def measure(
         found = add_times(engine, boundary, profile, runs, around_ns)
     finally:
         generators.restore(state)
-    known = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs}
+    known: Dict[str, Any] = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs}
     known.update(haunted=found.haunted, kept=found.kept, rooms=found.rooms, taped_extras=found.taped_extras)
+    known["recipes"] = found.recipes
     return profile, known
 
 

@@ -101,6 +101,7 @@ class StageNode(torch.autograd.Function):
         ctx.step, ctx.index = step, index
         ctx.set_materialize_grads(False)
         boundary = step.output
+        assert boundary is not None, "the last node takes it"
         if index < len(step.engine.stage_list) - 1:
             # On the region's device, so that its backward runs on that device's thread and stream.
             return (boundary.tensors[0].new_empty(0, dtype=torch.float32),)

@@ -105,7 +105,7 @@ def compiled_call(part: float) -> Callable[..., Any]:
     # What was compiled is found by the code that was called: each part has code of its own.
     code = _call.__code__.replace(co_name=f"call_keeping_{int(part * 1000)}")
     call = types.FunctionType(code, globals(), code.co_name)
-    return torch.compile(call, backend=compile_graph, dynamic=False)
+    return torch.compile(call, backend=compile_graph, dynamic=False)  # type: ignore[attr-defined]
 
 
 def _partial(stages: List[Stage], option: str) -> None:
@@ -148,7 +148,7 @@ def _checkpoint(stage: Stage, settings: Dict[str, Any], *args: Any, **kwargs: An
 
 def costly_operations() -> List[Any]:
     """What is kept: products of matrices, attention, convolutions. The rest is cheap to compute again."""
-    aten = torch.ops.aten
+    aten = torch.ops.aten  # type: ignore[attr-defined]
     names = (
         "mm",
         "addmm",

@@ -82,7 +82,7 @@ class AsBytes:
     """Parcels that are bytes, and a number for what the bytes do not tell."""
 
     def __init__(self) -> None:
-        self._known: List[Tuple[List[Layout], tuple, Any]] = []
+        self._known: List[Tuple[List[Layout], Tuple[Any, ...], Any]] = []
 
     def export(self, boundary: Boundary) -> Tuple[int, List[Tuple[str, List[int], bytes]]]:
         layouts = [Layout(tensor) for tensor in boundary.tensors]

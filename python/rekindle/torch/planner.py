@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -12,7 +12,7 @@ import rekindle
 from rekindle.errors import ArgumentError, BudgetTooSmall
 
 from . import trees
-from .arrange import Arrangement, arranged, arrangements, with_options
+from .arrange import Arrangement, arranged, arrangements, fits, is_result, with_options
 from .budgets import in_bytes, plan_of, profile_of
 from .errors import OtherModel, PlanLength
 from .keeping import LEVELS, PARTS
@@ -33,6 +33,14 @@ RULES = ("store-all", "full", "sqrt")
 def is_rule(strategy: str) -> bool:
     """Whether a strategy needs no sizes."""
     return strategy in RULES or strategy.startswith("every-")
+
+
+class Candidate(NamedTuple):
+    """A profile to plan for, what is kept in host memory, and whether that is counted everywhere."""
+
+    profile: Dict[str, Any]
+    arrangement: Optional[Arrangement] = None
+    everywhere: bool = True
 
 
 class Planner:
@@ -62,6 +70,12 @@ class Planner:
         self.surveyed_bytes = 0
         #: What a step was seen to take beyond what was predicted.
         self.reserve = 0
+        #: Whether somebody tells the region when the model returns.
+        self.is_told = False
+        #: Whether steps under a plan are run before it is used. Only then may a plan do without the margin.
+        self.is_tried = False
+        #: Whether the last plan does: with the margin there was none.
+        self.to_the_brim = False
         #: What was measured, for as long as it may have to be planned again.
         self.measured: Optional[Tuple[Dict[str, Any], Dict[str, Any]]] = None
         self.latest: Optional[Tuple[Dict[str, Any], Dict[str, Any]]] = None
@@ -113,12 +127,15 @@ class Planner:
             self.places.open(measured, tensors[0])
         base = around.base_bytes if around else 0
 
-        def complete(measured: Dict[str, Any]) -> Dict[str, Any]:
+        def complete(measured: Dict[str, Any], arrangement: Optional[Arrangement]) -> Dict[str, Any]:
             if is_whole(whole):
                 return {**measured, "input_bytes": whole["input_bytes"], "stages": whole["stages"]}
-            return around.around(measured) if around else measured
+            late_bytes = arrangement.late_bytes if arrangement else 0
+            return around.around(measured, late_bytes) if around else measured
 
-        plan, profile, measured, arrangement = self._best(measured, known, complete, base)
+        beyond = (around.beyond_ns(), around.late_bytes()) if around and self.is_told else (0, 0)
+        candidates = [Candidate(measured)] if self.given_plan is not None else list(self._candidates(measured, known, beyond))
+        plan, profile, measured, arrangement = self._best(candidates, complete, base)
         stepwise = is_whole(json.loads(profile.to_json()))
         actions = actions_of(plan)
         if stepwise:
@@ -136,19 +153,37 @@ class Planner:
         return planned
 
     def _best(
-        self, measured: Dict[str, Any], known: Dict[str, Any], complete: Callable[[Dict[str, Any]], Dict[str, Any]], base: int
+        self,
+        candidates: Sequence[Candidate],
+        complete: Callable[[Dict[str, Any], Optional[Arrangement]], Dict[str, Any]],
+        base: int,
     ) -> Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]:
         """The plan with the least predicted time, over what stages may keep in host memory of their first run."""
-        candidates = [(measured, None)] if self.given_plan is not None else list(self._candidates(measured, known))
+        wholes = [complete(candidate.profile, candidate.arrangement) for candidate in candidates]
+        profiles = [rekindle.Profile.from_json(json.dumps(whole)) for whole in wholes]
+        self.to_the_brim = False
+        try:
+            return self._best_of(candidates, profiles, base)
+        except BudgetTooSmall:
+            if not self.is_tried or self.margin is not None:
+                raise
+        # The margin is for what a prediction does not know. A step that is tried tells.
+        self.to_the_brim = True
+        return self._best_of(candidates, profiles, base)
+
+    def _best_of(
+        self, candidates: Sequence[Candidate], profiles: Sequence[rekindle.Profile], base: int
+    ) -> Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]:
         best: Optional[Tuple[Any, Any, Dict[str, Any], Optional[Arrangement]]] = None
         refused: Optional[BudgetTooSmall] = None
-        for candidate, arrangement in candidates:
-            profile = rekindle.Profile.from_json(json.dumps(complete(candidate)))
+        for (candidate, arrangement, everywhere), profile in zip(candidates, profiles):
             try:
                 plan = self.given_plan or self._solve(profile, base)
             except BudgetTooSmall as error:
                 if refused is None or error.smallest_bytes < refused.smallest_bytes:
                     refused = error
+                continue
+            if arrangement is not None and not everywhere and not self._has_room(plan, profile, arrangement, base):
                 continue
             if best is None or plan.predicted.step_ns < best[0].predicted.step_ns:
                 best = plan, profile, candidate, arrangement
@@ -157,31 +192,54 @@ class Planner:
             raise refused
         return best
 
+    def _has_room(self, plan: rekindle.Plan, profile: rekindle.Profile, arrangement: Arrangement, base: int) -> bool:
+        usable = self.usable()
+        if usable is None:
+            return True
+        peaks = [moment.peak_bytes for moment in rekindle.simulate(profile, plan).memory]
+        shift = 1 if self.surroundings is not None else 0
+        return fits(actions_of(plan), peaks, arrangement.known, arrangement, shift, usable - self.reserve - base)
+
     def usable(self) -> Optional[int]:
         """What a step may take: the budget without what stays free."""
-        if self.budget is None:
-            return None
-        margin = self.margin if self.margin is not None else MARGIN
-        return int(self.budget / (1 + margin))
+        return None if self.budget is None else int(self.budget / (1 + self._margin()))
+
+    def _margin(self) -> float:
+        if self.margin is not None:
+            return self.margin
+        return MARGIN if self.surroundings is not None and not self.to_the_brim else 0.0
 
     def _candidates(
-        self, measured: Dict[str, Any], known: Dict[str, Any]
-    ) -> Iterator[Tuple[Dict[str, Any], Optional[Arrangement]]]:
+        self, measured: Dict[str, Any], known: Dict[str, Any], beyond: Tuple[int, int]
+    ) -> Iterator[Candidate]:
         extras, kept = known.get("taped_extras", ()), known.get("kept", ())
+        extras = extras if any(extras) else ()
         choices: List[Optional[Arrangement]] = [None]
         if any(kept):
             tier = measured["tiers"][0]
             speeds = tier["write_bytes_per_second"], tier["read_bytes_per_second"]
-            choices += arrangements(measured, kept, *speeds, tier["capacity_bytes"])
+            choices += arrangements(measured, kept, *speeds, tier["capacity_bytes"], *beyond)
         for choice in choices:
             levels = sorted(set(choice.levels.values())) if choice else []
             found: List[Dict[str, Any]] = []
             # Options with small tapes need more room while they run than others need for theirs.
-            for names in (None, [PARTS]):
-                profile = with_options(measured, extras, names, levels) if any(extras) else measured
-                if profile not in found:
-                    found.append(profile)
-                    yield (arranged(profile, kept, choice, known["rooms"]) if choice else profile), choice
+            options = {option["name"] for stage in measured["stages"] for option in stage.get("options", ())}
+            ways: Tuple[Optional[List[str]], ...] = (None, [PARTS])
+            if any(is_result(level) for level in levels):
+                # What has a recipe is filled at once.
+                ways = (sorted(options - {PARTS}), [])
+            for names in ways:
+                # On a CPU nobody has counted.
+                counted = extras or ([{} for _ in measured["stages"]] if ways[0] is not None else ())
+                profile = with_options(measured, counted, names, levels) if counted else measured
+                if profile in found:
+                    continue
+                found.append(profile)
+                if choice is None:
+                    yield Candidate(profile)
+                    continue
+                for everywhere in (True, False):
+                    yield Candidate(arranged(profile, kept, choice, known["rooms"], everywhere), choice, everywhere)
 
     def _around(self, tensors: List[torch.Tensor]) -> Optional[Surroundings]:
         if self.surroundings is None:
@@ -195,22 +253,23 @@ class Planner:
         arguments: Dict[str, Any] = {"solver": self.strategy}
         if not is_rule(self.strategy):
             arguments.update(time_limit=self.time_limit)
-        margin = self.margin if self.margin is not None else MARGIN if base else 0.0
-        if self.budget is None:
+        margin, most = self._margin(), self.usable()
+        if self.budget is None or most is None:
             return rekindle.plan(profile, **arguments)
         try:
-            usable = int(self.budget / (1 + margin)) - self.reserve
+            usable = most - self.reserve
             if usable <= base:
                 raise BudgetTooSmall(smallest_bytes=rekindle.smallest_budget(profile))
             return rekindle.plan(profile, usable - base, **arguments)
         except BudgetTooSmall as error:
             if base == 0 and margin == 0:
                 raise
+            free = f" and {margin:.1%} stay free" if margin else ""
             smallest = int((error.smallest_bytes + base + self.reserve) * (1 + margin)) + 1
             raise BudgetTooSmall(
                 f"no plan takes {rekindle.format_bytes(self.budget)} ({self.budget} bytes) or less; the smallest budget is "
                 f"{rekindle.format_bytes(smallest)} ({smallest} bytes), of which {rekindle.format_bytes(base)} are there "
-                f"before the step begins (parameters, the optimizer's state, the batch) and {margin:.1%} stay free",
+                f"before the step begins (parameters, the optimizer's state, the batch){free}",
                 hint="a smaller batch or a shorter sequence would lower it",
                 budget_bytes=self.budget,
                 smallest_bytes=smallest,

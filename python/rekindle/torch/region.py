@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from typing import Any, Dict, FrozenSet, Iterator, List, Optional, Tuple
 
 import torch
@@ -30,7 +31,7 @@ def _outside_compiler() -> Any:
     is left to those who compile."""
     global _forward_outside
     if _forward_outside is None:
-        _forward_outside = torch.compiler.disable(_forward)
+        _forward_outside = torch.compiler.disable(_forward)  # type: ignore[attr-defined]
     return _forward_outside
 
 
@@ -101,6 +102,8 @@ class Region(nn.Module):
         self.__dict__["keeps_all"] = False
         # What runs all blocks as one, where that is faster than one stage after the other.
         self.__dict__["whole"] = None
+        # What is on its way to host memory until the model returns.
+        self.__dict__["late"] = weakref.WeakSet()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if "torch._dynamo" in sys.modules:
@@ -129,10 +132,21 @@ class Region(nn.Module):
             storage, engine.parcels = planned.places.storage, planned.places.parcels()
             if planned.arrangement is not None:
                 engine.keepsakes = planned.places.keepsakes(planned.arrangement)
+                engine.recipes = planned.known.get("recipes", {})
+                if planned.arrangement.late_bytes:
+                    self.late.add(engine.keepsakes)
         engine.parted = planned.parted
         executor = _core.Executor(planned.schedule, storage)
         step = Step(engine, executor, self.watch)
         return step.run(tensors, spec)
+
+    def returned(self, *_: Any) -> None:
+        """The model that the region is in has returned; a hook of it calls this."""
+        for keepsakes in self.late:
+            keepsakes.settle()
+        self.late.clear()
+        if self.watch is not None:
+            self.watch("model returns")
 
     def _plain(self, call: Call, value: Any) -> Any:
         output = value
@@ -235,7 +249,7 @@ class Region(nn.Module):
             return found[0]
 
 
-def signature(tensors: List[torch.Tensor], extras: List[torch.Tensor], stages: List[Stage]) -> Tuple:
+def signature(tensors: List[torch.Tensor], extras: List[torch.Tensor], stages: List[Stage]) -> Tuple[Any, ...]:
     """What a plan depends on: shapes, types, who needs a gradient, whether the blocks train, autocast."""
     of_tensors = tuple(
         (tuple(t.shape), t.dtype, t.device.type, t.requires_grad) for group in (tensors, extras) for t in group

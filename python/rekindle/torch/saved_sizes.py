@@ -50,6 +50,7 @@ def tape_size(engine: Engine, number: int, option: Optional[str], boundary: Boun
         tape, output = engine.tape(number, option, boundary)
     for tensor in tape.outputs:
         saved.add(tensor)
+    assert output is not None, "only a ghost has none"
     return saved.total(), output
 
 

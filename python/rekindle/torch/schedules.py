@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, FrozenSet, List, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, List, Sequence, Set, Tuple
 
 import rekindle
 from rekindle import _core
@@ -63,7 +63,9 @@ def run_again_in_parts(actions: List[str]) -> FrozenSet[int]:
 
 def run_again_unread(actions: List[str], under: Sequence[str] = ()) -> FrozenSet[int]:
     """The stages that first run without a tape, and later with one, of which nobody reads the output."""
-    ran, found, read = set(), set(), set()
+    ran: Set[int] = set()
+    found: Set[int] = set()
+    read: Set[int] = set()
     for position, action in enumerate(actions):
         word, subject, *option = action.split()
         if word == "forward":

@@ -53,11 +53,24 @@ class Surroundings:
         """What the step takes beside the region."""
         return sum(part["forward_ns"] + part["backward_ns"] for part in (self.before, self.after))
 
-    def around(self, profile: Dict[str, Any]) -> Dict[str, Any]:
-        """The profile of a whole step out of that of a region."""
+    def beyond_ns(self) -> int:
+        """How long the model goes on behind the region before it returns."""
+        return self.after.get("returns_ns", 0)
+
+    def late_bytes(self) -> int:
+        """What may be on its way behind the region without the step taking more than its loss needs when it goes back."""
+        after = self.after
+        back = after["tape_bytes"] + after["backward_extra_bytes"] + after["parameter_gradient_bytes"]
+        return max(back - after.get("returns_peak_bytes", 0), 0)
+
+    def around(self, profile: Dict[str, Any], late_bytes: int = 0) -> Dict[str, Any]:
+        """The profile of a whole step out of that of a region of which so much is on its way until the model returns."""
         input_bytes = profile["input_bytes"]
         before = _stage(BEFORE, self.before, input_bytes)
         after = _stage(AFTER, self.after, 0)
+        if late_bytes:
+            meanwhile = self.after["returns_peak_bytes"] + late_bytes - after["tape_bytes"]
+            after["forward_extra_bytes"] = max(after["forward_extra_bytes"], meanwhile)
         return {**profile, "input_bytes": 0, "stages": [before, *profile["stages"], after]}
 
 
@@ -94,6 +107,7 @@ def _stage(name: str, part: Dict[str, int], output_bytes: int) -> Dict[str, Any]
 def surroundings(watch: Watch, region_gradient_bytes: int, to_come: int, accumulates: bool) -> Surroundings:
     """From what was seen in one step of the model with any plan in its region: all of this is differences."""
     live, peak, at = watch.live, watch.peak, watch.at
+    returns = "model returns" if "model returns" in peak else "forward ends"
 
     def left(value: int) -> int:
         return max(value, 0)
@@ -112,11 +126,14 @@ def surroundings(watch: Watch, region_gradient_bytes: int, to_come: int, accumul
     }
     after = {
         "tape_bytes": left(live["loss"] - live["forward ends"]),
-        "forward_extra_bytes": left(peak["loss"] - live["loss"]),
+        "forward_extra_bytes": left(max(peak["loss"], peak[returns] if returns != "forward ends" else 0) - live["loss"]),
         "backward_extra_bytes": left(peak["backward begins"] - live["loss"] - after_gradients),
         "parameter_gradient_bytes": after_gradients,
         "forward_ns": at["loss"] - at["forward ends"],
         "backward_ns": at["backward begins"] - at["loss"],
+        # Until the model returns.
+        "returns_ns": at[returns] - at["forward ends"],
+        "returns_peak_bytes": left(peak[returns] - live["forward ends"]) if returns != "forward ends" else 0,
     }
     if accumulates:
         # They are added to what is there, and gone.
@@ -182,6 +199,23 @@ def state_to_come(optimizer: Optional[torch.optim.Optimizer], device: torch.devi
         for parameter in _new(group["params"], optimizer, device):
             total += count * allocated_bytes(tensor_bytes(parameter))
     return total
+
+
+def state_as_it_will_be(optimizer: Optional[torch.optim.Optimizer], device: torch.device) -> Optional[List[torch.Tensor]]:
+    """Memory like that of the state that an optimizer will have after its first step, where PyTorch's allocator puts it; ``None``
+    when nobody knows, or when there is no room for it now."""
+    each = None if optimizer is None else _state_tensors(optimizer)
+    if optimizer is None or each is None:
+        return None
+    made: List[torch.Tensor] = []
+    try:
+        for group in optimizer.param_groups:
+            for parameter in _new(group["params"], optimizer, device):
+                made += [torch.empty_like(parameter, requires_grad=False) for _ in range(each(group))]
+    except RuntimeError:
+        # Of which running out of memory is one. What it takes is estimated then.
+        return None
+    return made
 
 
 def allocated_bytes(size: int) -> int:
