@@ -58,7 +58,7 @@ pub(crate) struct RankArguments {
     /// How gradients are added up: ordered by rank, the same bits as one process; or native, faster
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Ranks")]
     pub(crate) reduction: Option<Summing>,
-    /// A rank that does nothing for so many seconds ends the run
+    /// A rank that the others wait for for so many seconds ends the run; one that sleeps does after 8
     #[arg(long, value_name = "SECONDS", default_value_t = 600, help_heading = "Ranks",
           value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) patience: u32,

@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         ("budgets_are_each_ranks_own_and_are_kept", budgets),
         ("a_run_goes_on_with_other_ranks", goes_on),
         ("what_ranks_do_not_do_is_refused_once", refused),
+        ("ranks_that_are_started_differently_are_refused", differently),
         ("native_sums_are_close", native),
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -345,6 +346,23 @@ fn refused(folder: &Path) {
             let flags = format!("{}--budget {}{}", rest.0, enough + (64 << 10), rest.1);
             well(folder, 2, &format!("train {small} {batch} {flags}"));
         }
+    }
+}
+
+fn differently(folder: &Path) {
+    let own = env!("CARGO_BIN_EXE_rekindle");
+    for (first, second, words) in [
+        ("--steps 2", "--steps 3", "on rank 1"),
+        ("--steps 2 --zero 1", "--steps 2 --zero 2", "on rank 1"),
+        ("--steps 2 --strategy every-1", "--steps 2 --strategy sqrt", "on rank 1"),
+        ("--steps 2 --seed 1", "--steps 2 --seed 2", "seed: 1` on rank 0, `seed: 2` on rank 1"),
+    ] {
+        let small = "--layers 2 --width 16 --heads 2 --sequence 16 --batch 4";
+        let both = format!("train {small} {first} : -n 1 {own} train {small} {second}");
+        let output = rekindle(folder, 1, &both);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{first}, {second}:\n{said}");
+        assert!(said.contains("different settings") && said.contains(words), "{first}, {second}:\n{said}");
     }
 }
 

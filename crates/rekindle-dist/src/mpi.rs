@@ -15,7 +15,7 @@ use mpi::traits::{CommunicatorCollectives, Destination, Root, Source};
 use rekindle::Bytes;
 
 use crate::collective::{Pending, check_even, check_rank};
-use crate::watchdog::Watchdog;
+use crate::watchdog::{Patience, Watchdog};
 use crate::{Collective, DistError, Reduction};
 
 /// How many values of each rank travel at once: MPI counts in 31 bits, and what is on its way takes memory.
@@ -107,12 +107,11 @@ impl Mpi {
     /// Starts MPI: the world of all ranks.
     ///
     /// From then on a panic in any thread of any rank ends the run, because the other ranks would wait for it for ever. So does,
-    /// with `patience`, a rank that has neither asked for anything nor waited for others for so long: give more than the
-    /// longest step takes.
+    /// with [`Patience`], a rank that has neither asked for anything nor waited for others for so long.
     ///
     /// # Errors
     /// When MPI was started before in this process, or there is no thread for it.
-    pub fn start(patience: Option<Duration>) -> Result<Self, DistError> {
+    pub fn start(patience: impl Into<Patience>) -> Result<Self, DistError> {
         let (jobs, todo) = mpsc::channel::<Job>();
         let (started, told) = mpsc::channel();
         let watchdog = Watchdog::new();
@@ -143,11 +142,9 @@ impl Mpi {
             let jobs = at_panic.lock().unwrap_or_else(PoisonError::into_inner);
             end(&jobs, rank, size, &format!("panicked: {panic}"));
         }));
-        if let Some(patience) = patience {
-            let jobs = jobs.clone();
-            let watched = watchdog.watch(patience, move |reason| end(&jobs, rank, size, &reason));
-            watched.map_err(|source| DistError::Thread { source })?;
-        }
+        let to_end = jobs.clone();
+        let watched = watchdog.watch(patience.into(), move |reason| end(&to_end, rank, size, &reason));
+        watched.map_err(|source| DistError::Thread { source })?;
         let thread = Thread { jobs: Mutex::new(jobs), handle: Mutex::new(Some(handle)), watchdog };
         Ok(Self { thread: Arc::new(thread), group: 0, rank, size, ends: true })
     }

@@ -3,6 +3,39 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+/// How long a rank may do nothing for the others, who wait for it, before that ends the run.
+///
+/// ```
+/// use std::time::Duration;
+/// use rekindle_dist::Patience;
+///
+/// // A step takes minutes, but whoever sleeps for ten seconds waits for something that does not come.
+/// let patience = Patience { computing: Some(Duration::from_secs(600)), asleep: Some(Duration::from_secs(10)) };
+/// assert_eq!(Patience::from(None), Patience { computing: None, asleep: None });
+/// # let _ = patience;
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Patience {
+    /// While it computes or not: give more than the longest step takes.
+    pub computing: Option<Duration>,
+    /// While all of its threads sleep, as far as the system tells (Linux): neither at work nor at a disk. Give more than a rank
+    /// waits for anything but other ranks, such as a pipe or a network.
+    pub asleep: Option<Duration>,
+}
+
+impl From<Option<Duration>> for Patience {
+    fn from(computing: Option<Duration>) -> Self {
+        Self { computing, asleep: None }
+    }
+}
+
+impl Patience {
+    /// How long to wait between looks; nothing, where there is nothing to look for.
+    fn look(&self) -> Option<Duration> {
+        self.computing.into_iter().chain(self.asleep).min().map(|least| least / 10)
+    }
+}
+
 /// What a rank did last. The last clone of it ends the watch.
 #[derive(Clone, Debug)]
 pub(crate) struct Watchdog(Arc<Mutex<Seen>>);
@@ -38,21 +71,17 @@ impl Watchdog {
     /// Calls `bark` once this rank has neither asked for nor waited for anything for so long.
     pub(crate) fn watch(
         &self,
-        patience: Duration,
+        patience: Patience,
         bark: impl FnOnce(String) + Send + 'static,
     ) -> std::io::Result<()> {
+        let Some(look) = patience.look() else { return Ok(()) };
         let seen = Arc::downgrade(&self.0);
         let watch = move || {
-            let mut bark = Some(bark);
-            while let Some(left) = left(&seen, patience) {
-                match left {
-                    Ok(left) => std::thread::sleep(left),
-                    Err(reason) => {
-                        if let Some(bark) = bark.take() {
-                            bark(reason);
-                        }
-                        return;
-                    }
+            let mut asleep = None;
+            while let Some(found) = looked(&seen, patience, &mut asleep) {
+                match found {
+                    Ok(()) => std::thread::sleep(look),
+                    Err(reason) => return bark(reason),
                 }
             }
         };
@@ -60,19 +89,47 @@ impl Watchdog {
     }
 }
 
-/// How long to wait before looking again, or what to say; nothing when there is nobody to look after any more.
-fn left(seen: &Weak<Mutex<Seen>>, patience: Duration) -> Option<Result<Duration, String>> {
+/// Nothing to say, or what; nothing at all when there is nobody to look after any more. `asleep` is since when all threads were found
+/// asleep.
+fn looked(
+    seen: &Weak<Mutex<Seen>>,
+    patience: Patience,
+    asleep: &mut Option<Instant>,
+) -> Option<Result<(), String>> {
     let seen = seen.upgrade()?;
     let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
     let idle = seen.when.elapsed();
-    Some(match (seen.under_way, patience.checked_sub(idle)) {
-        (true, _) => Ok(patience / 10),
-        (false, Some(left)) if !left.is_zero() => Ok(left.min(patience / 10)),
-        (false, _) => Err(format!(
-            "hangs: it has asked for nothing for {:.1} s, since `{}` ended",
-            idle.as_secs_f64(),
-            seen.what
-        )),
+    if seen.under_way {
+        *asleep = None;
+        return Some(Ok(()));
+    }
+    let since = match patience.asleep.is_some() && all_others_sleep() {
+        true => Some(asleep.map_or_else(Instant::now, |since| since.max(seen.when))),
+        false => None,
+    };
+    *asleep = since;
+    let over = |most: Option<Duration>, time: Duration| most.is_some_and(|most| time >= most);
+    let how = match since {
+        Some(since) if over(patience.asleep, since.elapsed()) => "it sleeps, and ",
+        _ if over(patience.computing, idle) => "",
+        _ => return Some(Ok(())),
+    };
+    let words = format!("has asked for nothing for {:.1} s, since `{}` ended", idle.as_secs_f64(), seen.what);
+    Some(Err(format!("hangs: {how}{}{words}", if how.is_empty() { "it " } else { "" })))
+}
+
+/// Whether every thread of this process but the one that asks sleeps: none runs, could run, or waits for a disk. `false` where nobody
+/// tells.
+fn all_others_sleep() -> bool {
+    let own = std::fs::read_link("/proc/thread-self").ok();
+    let Some(own) = own.as_deref().and_then(|path| path.file_name()) else { return false };
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
+    tasks.flatten().filter(|task| task.file_name() != own).all(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        // A name in parentheses, which may hold any characters, then the state.
+        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
+        // One that is gone by now does nothing either.
+        state.is_none_or(|state| state == 'S')
     })
 }
 
@@ -87,8 +144,8 @@ mod tests {
         let dog = Watchdog::new();
         let (send, told) = mpsc::channel();
         dog.began("all-reduce");
-        dog.watch(Duration::from_millis(50), move |reason| drop(send.send(reason)))
-            .unwrap_or_else(|error| panic!("{error}"));
+        let patience = Patience::from(Some(Duration::from_millis(50)));
+        dog.watch(patience, move |reason| drop(send.send(reason))).unwrap_or_else(|error| panic!("{error}"));
         assert!(told.recv_timeout(Duration::from_millis(200)).is_err());
         dog.ended("all-reduce");
         let told = told.recv_timeout(Duration::from_secs(20));

@@ -7,7 +7,7 @@ use burn::optim::AdamConfig;
 use burn::tensor::Device;
 use rekindle::Bytes;
 use rekindle::training::Precision;
-use rekindle_dist::{Collective, DataParallel, Mpi, Partitioned, Reduction, Zero, ZeroStage};
+use rekindle_dist::{Collective, DataParallel, Mpi, Partitioned, Patience, Reduction, Zero, ZeroStage};
 use rekindle_models::{Batch, ConfigError, Trainable};
 
 use super::grid::{Grid, Shape};
@@ -34,12 +34,45 @@ use crate::train::{identity, learning_rate, strategy};
 use crate::view::Limit;
 use crate::{files, report};
 
+/// A rank that sleeps for so long while the others wait for it is lost: all it ever waits for are disks.
+const ASLEEP: Duration = Duration::from_secs(8);
+
 /// Runs the command on this rank.
 pub(crate) fn train(arguments: &TrainArguments, size: &Size) -> Result<(), Failure> {
-    let world = Mpi::start(Some(Duration::from_secs(u64::from(arguments.ranks.patience))))?;
+    let computing = Duration::from_secs(u64::from(arguments.ranks.patience));
+    let world = Mpi::start(Patience { computing: Some(computing), asleep: Some(computing.min(ASLEEP)) })?;
     let checked = check(arguments, size).and_then(|()| Shape::new(&arguments.ranks, world.size()));
     let shape = together(&world, checked)?;
+    let settings = format!("{arguments:#?}\n{size:#?}");
+    together(&world, same_on_all(&world.all_gather(settings.into_bytes())?))?;
     with_model(size, &arguments.data, OnRank { arguments, size, world: &world, shape })
+}
+
+/// Fails where ranks were started differently: they would train something that nobody asked for, or wait for each other for ever.
+fn same_on_all(settings: &[Vec<u8>]) -> Result<(), Failure> {
+    let lines = |own: &[u8]| -> Vec<String> {
+        // Each rank may write its log where it likes.
+        let text = String::from_utf8_lossy(own);
+        let compared = text.lines().filter(|line| !line.trim_start().starts_with("rank_logs"));
+        compared.map(|line| line.trim().trim_end_matches(',').to_owned()).collect()
+    };
+    let Some((first, others)) = settings.split_first() else { return Ok(()) };
+    let first = lines(first);
+    for (rank, other) in (1..).zip(others) {
+        let other = lines(other);
+        let longest = first.len().max(other.len());
+        let at = |lines: &[String], line: usize| lines.get(line).cloned().unwrap_or_default();
+        let found = (0..longest).map(|line| (at(&first, line), at(&other, line))).find(|(a, b)| a != b);
+        if let Some((first, other)) = found {
+            return Err(Failure::request(
+                anyhow::anyhow!(
+                    "ranks were started with different settings: `{first}` on rank 0, `{other}` on rank {rank}"
+                ),
+                "start all of them with the same flags, and the same rekindle.toml in their folders",
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// What ranks do not do, and why.
@@ -344,4 +377,21 @@ fn own_parts<K: Kind>(
 ) -> measure::Parts<BatchOf<K::Model>> {
     let mut all = data.batch(&size.in_parts(grid.shape.replicas * size.micro_batches), device);
     all.keep(grid.replica * size.micro_batches, size.micro_batches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same_on_all;
+
+    #[test]
+    fn ranks_that_were_started_differently_are_told_by_what_differs() {
+        let of = |steps: u32, logs: &str| {
+            format!("Train {{\n    steps: {steps},\n    rank_logs: {logs:?},\n}}").into_bytes()
+        };
+        assert!(same_on_all(&[]).is_ok());
+        assert!(same_on_all(&[of(3, "a"), of(3, "b"), of(3, "c")]).is_ok());
+        let error = same_on_all(&[of(3, "a"), of(3, "a"), of(5, "a")]).map_err(|error| error.to_string());
+        let words = "`steps: 3` on rank 0, `steps: 5` on rank 2";
+        assert!(error.as_ref().is_err_and(|error| error.contains(words)), "{error:?}");
+    }
 }

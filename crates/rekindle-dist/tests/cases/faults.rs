@@ -33,6 +33,18 @@ pub(crate) fn hangs(world: &Mpi) {
     wait_for_all(world);
 }
 
+pub(crate) fn computes(world: &Mpi) {
+    wait_for_all(world);
+    if world.rank() == 1 {
+        let start = std::time::Instant::now();
+        let mut sum = 0u64;
+        while start.elapsed() < Duration::from_secs(6) {
+            sum = std::hint::black_box(sum.wrapping_mul(31).wrapping_add(1));
+        }
+    }
+    wait_for_all(world);
+}
+
 pub(crate) fn gives_up(world: &Mpi) {
     wait_for_all(world);
     if world.rank() == 1 {

@@ -11,7 +11,7 @@ mod split;
 
 use std::time::Duration;
 
-use rekindle_dist::{Collective, Mpi};
+use rekindle_dist::{Collective, Mpi, Patience};
 
 /// How a case ends.
 pub(crate) enum Ends {
@@ -71,12 +71,21 @@ pub(crate) const CASES: &[Case] = &[
     badly("a_rank_that_panics_ends_the_run", "rank 1 of ", faults::panics),
     badly("a_rank_that_is_killed_ends_the_run", "signal 9", faults::is_killed),
     badly("a_rank_that_hangs_ends_the_run", "hangs: it has asked for nothing for", faults::hangs),
+    badly(
+        "a_rank_that_sleeps_ends_the_run",
+        "hangs: it sleeps, and has asked for nothing for",
+        faults::hangs,
+    ),
+    well("one_that_computes_for_longer_than_a_rank_sleeps_goes_on", faults::computes),
     badly("a_rank_that_gives_up_ends_the_run_with_its_reason", "out of examples", faults::gives_up),
 ];
 
 /// Runs a case on this rank.
 pub(crate) fn run(case: &Case) {
-    let patience = case.name.contains("hangs").then_some(HANGING);
+    let patience = match case.name {
+        name if name.contains("sleeps") => Patience { computing: None, asleep: Some(HANGING) },
+        name => name.contains("hangs").then_some(HANGING).into(),
+    };
     let world = Mpi::start(patience).unwrap();
     (case.run)(&world);
     let (rank, size) = (world.rank(), world.size());
