@@ -7,7 +7,7 @@ use rekindle_run::governor::{BackOff, Governing, Governor, Ladder, Rung, SystemM
 use crate::amount::{Fraction, Target};
 use crate::cut::{Cut, Cutting};
 use crate::failure::Failure;
-use crate::measure::Parts;
+use crate::measure::Beside;
 use crate::planning::refused;
 use crate::report;
 use crate::strategy::Ready;
@@ -32,12 +32,11 @@ impl Adaptive {
     pub(crate) fn start<M: Trainable>(
         model: &M,
         cutting: Cutting,
-        batch: &Parts<M::Batch>,
+        (part, beside): (&M::Batch, Beside),
         margin: Fraction,
         places: &Places,
         most: Option<Target>,
     ) -> Result<Self, Failure> {
-        let beside = batch.beside(model)?;
         let bar = report::spinner("measuring the stages");
         let mut rungs: Vec<Rung<(Planned, Cut)>> = Vec::new();
         for cut in cutting.cuts().iter().copied() {
@@ -45,12 +44,12 @@ impl Adaptive {
             let planner = planner.progress(|stage, name| {
                 bar.set_message(format!("measuring stage {stage} ({name})"));
             });
-            let ladder = planner.ladder(&cut.of(model), batch.part(), RUNGS).map_err(|error| {
+            let ladder = planner.ladder(&cut.of(model), part, RUNGS).map_err(|error| {
                 bar.finish_and_clear();
                 refused(error)
             })?;
             rungs.extend(ladder.rungs().iter().map(|rung| {
-                let budget = Bytes::new(rung.budget.get() + beside.held.get()).max(beside.alone);
+                let budget = beside.with(rung.budget);
                 Rung { budget, step_time: rung.step_time, plan: (rung.plan.clone(), cut) }
             }));
         }

@@ -157,8 +157,9 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
         let expected = measured(&model, &batch, &Ready::Plain, size.recipe())?.step;
         of_burn = Some((model, expected));
     }
-    let Beside { held, alone } = batch.beside(&model)?;
-    let with_held = |bytes: Bytes| Bytes::new(bytes.get() + held.get());
+    let beside = batch.beside(&model)?;
+    let Beside { held, alone } = beside;
+    let with_held = |bytes: Bytes| beside.with(bytes);
     let start = Instant::now();
     let nowhere = Places::new();
     let planning = Planning {

@@ -108,6 +108,13 @@ pub(crate) struct Beside {
     pub(crate) alone: Bytes,
 }
 
+impl Beside {
+    /// What a whole step takes whose parts take `bytes` each.
+    pub(crate) fn with(self, bytes: Bytes) -> Bytes {
+        Bytes::new(bytes.get() + self.held.get()).max(self.alone)
+    }
+}
+
 /// How a step is taken, whatever the strategy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recipe {

@@ -257,13 +257,12 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         }
         eprintln!("going on after step {first}");
     }
-    let Beside { held: summed, alone } = sample.beside(&model)?;
-    let with_sum = |bytes: Bytes| Bytes::new(bytes.get() + summed.get()).max(alone);
+    let beside = sample.beside(&model)?;
     let mut known = Knowledge::default();
     let mut adaptive = match arguments.adaptive {
         true => {
             let (margin, most) = (arguments.margin, arguments.budget);
-            Some(Adaptive::start(&model, cut, &sample, margin, &places, most)?)
+            Some(Adaptive::start(&model, cut, (sample.part(), beside), margin, &places, most)?)
         }
         false => None,
     };
@@ -281,11 +280,18 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
                 Some(target) => held_by_training(target, &model, &sample, size.recipe(), empty)?,
                 None => Bytes::ZERO,
             };
-            let held = Bytes::new(held.get() + summed.get());
+            let held = Bytes::new(held.get() + beside.held.get());
             let cache = arguments.cache.as_deref();
             let flag = if arguments.memory.is_some() { "--memory " } else { "--budget " };
-            let planning =
-                Planning { margin: arguments.margin, plain: None, held, alone, cache, places: &places, flag };
+            let planning = Planning {
+                margin: arguments.margin,
+                plain: None,
+                held,
+                alone: beside.alone,
+                cache,
+                places: &places,
+                flag,
+            };
             match planning::ready(&strategy, &model, cut, sample.part(), &mut known, planning) {
                 // Nobody asked for a quarter: a model that is too small for it takes what it needs.
                 Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
@@ -311,19 +317,19 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     if let Ready::Planned(planned, _) = &ready {
         let predicted = planned.plan().predicted;
         let over = predicted.step_ns.ratio(planned.profile().lower_bound()) - 1.0;
-        let budget = planned.budget_bytes().map(with_sum);
+        let budget = planned.budget_bytes().map(|bytes| beside.with(bytes));
         let budget = budget.map(|budget| format!(" of {budget}")).unwrap_or_default();
         eprintln!(
             "planned ({}): {}{budget} at the peak, {} step time",
             planned.plan().status,
-            with_sum(predicted.peak_bytes),
+            beside.with(predicted.peak_bytes),
             report::signed_percent(over)
         );
     }
     let held_out = HeldOut::look(&data, size, &device);
     let accuracy_before = held_out.as_ref().map(|held_out| held_out.accuracy(&model)).transpose()?;
     let pace = Rate { units: K::UNITS, per_step: size.batch * kind.units() };
-    let limit = || match ready.budget_bytes().map(with_sum) {
+    let limit = || match ready.budget_bytes().map(|bytes| beside.with(bytes)) {
         Some(bytes) => Ok(Limit { name: "the budget", bytes }),
         None => {
             let bytes = measured(&model, &sample, &Ready::Plain, size.recipe())?.peak;
@@ -463,8 +469,8 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         plain_step_ns: against.plain.1,
         overhead: against.overhead,
         gradients: against.gradients,
-        budget_bytes: ready.budget_bytes().map(with_sum),
-        predicted: prediction(&ready, known.blocks.as_ref(), batch.count() as u64, summed),
+        budget_bytes: ready.budget_bytes().map(|bytes| beside.with(bytes)),
+        predicted: prediction(&ready, known.blocks.as_ref(), batch.count() as u64, beside),
         planning_ns: Some(known.took).filter(|took| *took > Nanos::ZERO),
         transfers: Transfers::measure(&model, &batch, &ready, size.recipe())?,
         precision: size.precision,
@@ -514,7 +520,7 @@ fn over_budget(summary: &Summary, memory: Option<Target>) -> Result<(), Failure>
 }
 
 /// What the simulator says of a step in so many parts, with a sum of gradients beside them.
-fn prediction(ready: &Ready, known: Option<&Known>, parts: u64, summed: Bytes) -> Option<Prediction> {
+fn prediction(ready: &Ready, known: Option<&Known>, parts: u64, beside: Beside) -> Option<Prediction> {
     let (profile, plan) = match ready {
         Ready::Planned(planned, _) => (planned.profile(), planned.plan().clone()),
         Ready::Rule(rule) => {
@@ -526,7 +532,7 @@ fn prediction(ready: &Ready, known: Option<&Known>, parts: u64, summed: Bytes) -
     let (_, simulation) = plan.judge(profile).ok()?;
     let most = simulation.peak_tensors.iter().take(3).map(|live| format!("{} ({})", live.what, live.bytes));
     Some(Prediction {
-        peak_bytes: Bytes::new(plan.predicted.peak_bytes.get() + summed.get()),
+        peak_bytes: beside.with(plan.predicted.peak_bytes),
         step_ns: Nanos::new(plan.predicted.step_ns.get().saturating_mul(parts)),
         set_by: most.collect(),
     })

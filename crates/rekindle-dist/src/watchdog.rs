@@ -110,12 +110,12 @@ fn looked(
     *asleep = since;
     let over = |most: Option<Duration>, time: Duration| most.is_some_and(|most| time >= most);
     let how = match since {
-        Some(since) if over(patience.asleep, since.elapsed()) => "it sleeps, and ",
-        _ if over(patience.computing, idle) => "",
+        Some(since) if over(patience.asleep, since.elapsed()) => "it sleeps, and has",
+        _ if over(patience.computing, idle) => "it has",
         _ => return Some(Ok(())),
     };
-    let words = format!("has asked for nothing for {:.1} s, since `{}` ended", idle.as_secs_f64(), seen.what);
-    Some(Err(format!("hangs: {how}{}{words}", if how.is_empty() { "it " } else { "" })))
+    let idle = idle.as_secs_f64();
+    Some(Err(format!("hangs: {how} asked for nothing for {idle:.1} s, since `{}` ended", seen.what)))
 }
 
 /// Whether every thread of this process but the one that asks sleeps: none runs, could run, or waits for a disk. `false` where nobody

@@ -247,6 +247,17 @@ class Noting:
             ghost.keep_nothing()
         ghost.pieces.leave_out(ghost.calls, len(ghost.holders))
 
+    def _run(self, call: Call, function: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Tuple[Any, List[torch.Tensor]]:
+        """Makes a call, and tells what autograd saved of it."""
+        saved: List[torch.Tensor] = []
+        self.inside[0] = saved
+        try:
+            output = function(*args, **kwargs)
+        finally:
+            self.inside[0] = None
+        call.end = len(self.ghost.holders)
+        return output, saved
+
     def _follow(self, function: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
         """A call of a stage with a recipe. One that makes other calls than it did when it was studied has none."""
         ghost, at = self.ghost, self.at_call
@@ -260,13 +271,7 @@ class Noting:
         arguments = all_tensors(args, kwargs)
         call = Call(function, len(ghost.holders), arguments)
         call.index = at
-        saved: List[torch.Tensor] = []
-        self.inside[0] = saved
-        try:
-            output = function(*args, **kwargs)
-        finally:
-            self.inside[0] = None
-        call.end = len(ghost.holders)
+        output, saved = self._run(call, function, args, kwargs)
         if recipe.steps[at][1] == KEEP:
             ghost.pieces.keep(call, arguments, saved, output)
         else:
@@ -280,13 +285,7 @@ class Noting:
     def _call(self, function: Any, args: Sequence[Any], kwargs: Dict[str, Any]) -> Any:
         ghost, arguments = self.ghost, tensors_in(args, kwargs)
         call = Call(function, len(ghost.holders), arguments)
-        saved: List[torch.Tensor] = []
-        self.inside[0] = saved
-        try:
-            output = function(*args, **kwargs)
-        finally:
-            self.inside[0] = None
-        call.end = len(ghost.holders)
+        output, saved = self._run(call, function, args, kwargs)
         is_cut = ghost.cut is None and function in ATTENTION_CALLS
         if function in self.functions:
             ghost.pieces.keep(call, arguments, saved, output)
