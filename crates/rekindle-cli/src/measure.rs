@@ -240,6 +240,12 @@ fn step_by<M: Trainable>(
                 sum.add(model, region.rule(Rule::StoreAll).forward(input)?, share)
             })
         };
+        // Gradients are complete with the last part.
+        let take = take.take_if(|_| number + 1 == parts.len());
+        let run = |under: &dyn Fn() -> Result<Tensor<1>, rekindle::Error>| match &take {
+            Some(_) => rekindle::expecting_hand_over(under),
+            None => under(),
+        };
         let loss = match (how, &balanced) {
             (Ready::Balanced, Some((model, device))) => {
                 plain(model, &part.to_device(device))?;
@@ -249,11 +255,10 @@ fn step_by<M: Trainable>(
                 plain(model, part)?;
                 continue;
             }
-            (Ready::Rule(rule), _) => under(part, (*rule).into(), Cut::Blocks)?,
-            (Ready::Planned(planned, cut), _) => under(part, planned.into(), *cut)?,
+            (Ready::Rule(rule), _) => run(&|| under(part, (*rule).into(), Cut::Blocks))?,
+            (Ready::Planned(planned, cut), _) => run(&|| under(part, planned.into(), *cut))?,
         };
-        // Gradients are complete with the last part.
-        match take.take_if(|_| number + 1 == parts.len()) {
+        match take {
             Some(take) => sum.add_handing_over(model, loss, share, take)?,
             None => sum.add(model, loss, share)?,
         }

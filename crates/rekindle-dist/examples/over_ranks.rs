@@ -157,7 +157,7 @@ fn overlap(world: &Mpi) -> Result<(), DistError> {
         let [mut waits, mut backwards] = [const { Vec::new() }; 2];
         for _ in 0..=ROUNDS {
             let region = Region::new().stages("layer", &model.layers, layer).rule(Rule::EVERY_ONE);
-            let loss = region.forward(batch.clone())?.mean();
+            let loss = rekindle::expecting_hand_over(|| region.forward(batch.clone()))?.mean();
             let overlap = parallel.overlap(rows as u64)?;
             let start = Instant::now();
             let left = rekindle::backward_handing_over(&loss, overlap.take())?;

@@ -151,7 +151,7 @@ impl<'a> DataParallel<'a> {
     /// use burn::nn::{Linear, LinearConfig};
     /// use burn::optim::GradientsParams;
     /// use burn::tensor::{Device, Tensor};
-    /// use rekindle::{Region, backward_handing_over};
+    /// use rekindle::{Region, backward_handing_over, expecting_hand_over};
     /// use rekindle_dist::{Alone, DataParallel};
     ///
     /// let ranks = Alone; // or `Mpi::start(None)?`
@@ -159,7 +159,7 @@ impl<'a> DataParallel<'a> {
     /// let layers: Vec<Linear> = (0..3).map(|_| LinearConfig::new(4, 4).init(&device)).collect();
     /// let parallel = DataParallel::new(&ranks, &layers)?;
     /// let region = Region::new().stages("layer", &layers, |layer: &Linear, x: Tensor<2>| layer.forward(x));
-    /// let loss = region.forward(Tensor::ones([2, 4], &device))?.mean();
+    /// let loss = expecting_hand_over(|| region.forward(Tensor::ones([2, 4], &device)))?.mean();
     /// let overlap = parallel.overlap(2)?;
     /// let left = GradientsParams::from_grads(backward_handing_over(&loss, overlap.take())?, &layers);
     /// let done = overlap.finish(&parallel, &layers, &left)?;

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use by_hand::{codec, tier};
 use chains::{Places, any_profile, any_rule, random_plan};
 use proptest::prelude::*;
-use rekindle_plan::{Action, Bytes, Illegal, Nanos, Profile, Reason, StageProfile, simulate};
+use rekindle_plan::{Action, Bytes, Illegal, Nanos, Profile, Reason, Schedule, StageProfile, simulate};
 use second_opinion::{agrees_with_the_second_opinion, any_verb, wander};
 
 /// One change to a plan, wherever it lands.
@@ -122,6 +122,42 @@ proptest! {
         let actions = wander(&profile, &rolls);
         let simulation = simulate(&profile, &actions).unwrap();
         agrees_with_the_second_opinion(&profile, &actions, &simulation)?;
+    }
+
+    #[test]
+    fn without_its_plain_end_a_schedule_is_what_the_simulator_makes_of_the_rest(
+        profile in any_profile(),
+        rolls in any_rolls(),
+        steps in proptest::collection::vec((0..13u32, 0..100u32), 0..80),
+        rule in any_rule(),
+    ) {
+        let all = profile.stages().len();
+        let plans = [
+            random_plan(&profile, Places::None, &rolls),
+            random_plan(&profile, Places::HostAndHalf, &rolls),
+            wander(&profile, &steps),
+            rule.actions(all).unwrap(),
+        ];
+        for actions in plans {
+            let (schedule, _) = Schedule::judge(&profile, &actions).unwrap();
+            for end in 1..=schedule.plain_end() {
+                // Each of them runs once, in a row before the turn, and goes back in a row after it.
+                let last = |half: &[Action]| half.iter().rev().take(end).rev().map(ToString::to_string).collect::<Vec<_>>();
+                let stages = all - end + 1..=all;
+                prop_assert_eq!(last(schedule.forward_half()), stages.clone().map(|stage| format!("tape {stage}")).collect::<Vec<_>>());
+                let backwards = schedule.backward_half()[..end].iter().map(ToString::to_string);
+                prop_assert_eq!(backwards.collect::<Vec<_>>(), stages.rev().map(|stage| format!("backward {stage}")).collect::<Vec<_>>());
+                let head = schedule.without_end(end);
+                prop_assert_eq!(head.stages(), all - end);
+                if head.stages() > 0 {
+                    let stages = profile.stages()[..all - end].to_vec();
+                    let rest = Profile::new("head", "none", profile.input_bytes(), stages).unwrap();
+                    let rest = rest.with_places(profile.tiers().to_vec(), profile.codecs().to_vec()).unwrap();
+                    let (judged, _) = Schedule::judge(&rest, head.actions()).unwrap();
+                    prop_assert_eq!(judged, head);
+                }
+            }
+        }
     }
 
     #[test]

@@ -56,6 +56,12 @@ impl Parts {
         tensors.for_each(|tensor| tensor.set_strategy(strategy));
     }
 
+    /// The same values, tracked by nobody.
+    pub(crate) fn detached(&self) -> Self {
+        let tensors = self.tensors.iter().map(AnyTensor::detached).collect();
+        Self { tensors, structure: self.structure.clone() }
+    }
+
     pub(crate) fn into_tree<T: Boundary>(self) -> Result<T, Error> {
         let mut reader =
             PartsReader { tensors: self.tensors.into_iter(), structure: self.structure.into_iter() };

@@ -1,6 +1,6 @@
 //! Gradients of parameters, handed over while the backward goes on.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use burn::module::ParamId;
 use burn::tensor::{Gradients, Tensor};
@@ -11,6 +11,7 @@ use crate::{Error, backward};
 pub type Take = Box<dyn FnMut(ParamId, Tensor<1>)>;
 
 thread_local! {
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
     static TAKE: RefCell<Option<Take>> = const { RefCell::new(None) };
 }
 
@@ -27,7 +28,8 @@ impl Drop for Back {
 /// gradients up over several processes can begin while earlier stages are still going back.
 ///
 /// What was handed over is not among the gradients that come back, and takes no memory there. These are the parameters of regions
-/// and checkpoints that are leaves. One that is also used outside of its region, or in two of them, is handed over in parts, or
+/// and checkpoints that are leaves. Stages whose tapes are kept to a region's end hand theirs over if the forward ran in
+/// [`expecting_hand_over`]; otherwise they are plain training, and theirs come back among the gradients. One that is also used outside of its region, or in two of them, is handed over in parts, or
 /// has a part among the gradients: all of them are to be added up.
 ///
 /// ```
@@ -36,12 +38,13 @@ impl Drop for Back {
 ///
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::tensor::{Device, Tensor};
-/// use rekindle::{Region, backward_handing_over};
+/// use rekindle::{Region, Rule, backward_handing_over, expecting_hand_over};
 ///
 /// let device = Device::flex().autodiff();
 /// let layers: Vec<Linear> = (0..3).map(|_| LinearConfig::new(4, 4).with_bias(false).init(&device)).collect();
 /// let region = Region::new().stages("layer", &layers, |layer: &Linear, x: Tensor<2>| layer.forward(x));
-/// let loss = region.forward(Tensor::ones([2, 4], &device))?.mean();
+/// let x = Tensor::ones([2, 4], &device);
+/// let loss = expecting_hand_over(|| region.rule(Rule::StoreAll).forward(x))?.mean();
 /// let taken = Rc::new(RefCell::new(Vec::new()));
 /// let take = Rc::clone(&taken);
 /// backward_handing_over(&loss, Box::new(move |id, gradient| take.borrow_mut().push((id, gradient))))?;
@@ -56,6 +59,25 @@ impl Drop for Back {
 pub fn backward_handing_over<const D: usize>(loss: &Tensor<D>, take: Take) -> Result<Gradients, Error> {
     let _back = Back(TAKE.replace(Some(take)));
     backward(loss)
+}
+
+/// Runs a forward that [`backward_handing_over`] goes back through: stages whose tapes are kept have graphs of their own, so that
+/// each gradient is handed over when its stage is through. Otherwise they are part of the user's graph, whose leaves have
+/// their gradients in the end, and which costs less.
+pub fn expecting_hand_over<T>(forward: impl FnOnce() -> T) -> T {
+    /// Puts back what was, also when the forward panics.
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            EXPECTED.set(self.0);
+        }
+    }
+    let _restore = Restore(EXPECTED.replace(true));
+    forward()
+}
+
+pub(crate) fn is_expected() -> bool {
+    EXPECTED.get()
 }
 
 /// Runs the backward of a graph inside of a stage. Its regions, if it has any, add to gradients that the stage goes on with.

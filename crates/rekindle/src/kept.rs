@@ -31,6 +31,19 @@ pub struct KeptRow {
     pub why: String,
 }
 
+impl KeptRow {
+    /// The tape of a stage, by its number from 1.
+    pub(crate) fn tape(stage: &str, number: usize) -> Self {
+        Self {
+            stage: stage.to_owned(),
+            what: format!("tape {number}"),
+            tensor: None,
+            bytes: None,
+            why: "the backward pass reads it; the stage is not run again".to_owned(),
+        }
+    }
+}
+
 impl KeptList {
     /// What is kept, in the order the regions ran.
     pub fn rows(&self) -> &[KeptRow] {

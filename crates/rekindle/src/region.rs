@@ -15,7 +15,7 @@ use crate::boundary::{Boundary, Parts};
 use crate::checks::Checks;
 use crate::node::{self, AnyTensor, Job, Setup};
 use crate::stage::{AnyStage, Mode, Parameters, StageOf, StageOutput};
-use crate::{Carried, Description, Error, Planned, StageDescription, Under, seeds};
+use crate::{Carried, Description, Error, Planned, StageDescription, Under, hand_over, plain_end, seeds};
 
 thread_local! {
     static WITHOUT: Cell<bool> = const { Cell::new(false) };
@@ -530,20 +530,55 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             stores.insert(name, Box::new(HostStore::new(limit)) as Box<dyn Store>);
         }
         let seed = seeds::next();
-        let parameter_ids = parameters.iter().map(|parameters| parameters.ids.clone()).collect();
-        let setup = Setup {
-            stages: self.stages,
-            before: self.before,
-            parameter_ids,
-            parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
-            input,
-            device: device.clone(),
-            seed,
-            checks: self.checks,
+        // What is written down is told of each stage, and each hands over its own.
+        let end = match self.trace.is_some() || hand_over::is_expected() {
+            true => 0,
+            false => plain_end::length(&schedule, self.promised(), &self.stages, &parameters, &input)?,
         };
-        let output = node::run(setup, Job { schedule, stores, trace: self.trace, faults })?;
+        let first = self.stages.len() - end;
+        let continues = self.stages.iter().map(|stage| stage.continues());
+        let continues: Vec<bool> = self.before.iter().copied().chain(continues).collect();
+        let draws = (end > 0).then(|| seeds::Draws::new(seed, continues, self.before.len() + first));
+        let tensors =
+            input.tensors.iter().chain(parameters.iter().flat_map(|parameters| &parameters.tracked));
+        let lead = tensors.into_iter().find(|tensor| tensor.is_tracked());
+        let strategy = lead.and_then(AnyTensor::strategy).unwrap_or_default();
+        let mut stages = self.stages;
+        let rest = stages.split_off(first);
+        let mut output = input;
+        if first > 0 {
+            let mut parameters = parameters;
+            parameters.truncate(first);
+            let setup = Setup {
+                stages,
+                before: self.before,
+                parameter_ids: parameters.iter().map(|parameters| parameters.ids.clone()).collect(),
+                parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
+                input: output,
+                device: device.clone(),
+                seed,
+                checks: self.checks,
+            };
+            let schedule = schedule.without_end(end);
+            output = node::run(setup, Job { schedule, stores, trace: self.trace, faults })?;
+        }
+        if let Some(draws) = draws {
+            output = plain_end::run(rest, first, draws, &device, strategy, output)?;
+        }
         device.seed(seeds::next());
+        if first == 0 && !seeds::nested() {
+            output = node::reseed_after_backward(output, &device);
+        }
         Ok(output)
+    }
+
+    /// What the plan is to take, if it was made for a budget or from a profile.
+    fn promised(&self) -> Option<Bytes> {
+        match &self.planned {
+            Choice::Planned(planned) => Some(planned.simulation().peak_bytes),
+            Choice::Plan(plan, Some(_)) => Some(plan.predicted.peak_bytes),
+            _ => None,
+        }
     }
 
     /// Everything that can be refused before anything runs.

@@ -54,6 +54,8 @@ pub struct NoModule;
 pub(crate) enum Mode {
     /// On the user's own graph, as if there were no region.
     Plain,
+    /// On the user's own graph, in the way the region keeps tapes.
+    Kept,
     /// Without a tape. The first run of a step is `live`: it moves the running statistics. Later ones leave them alone.
     Free { live: bool },
     /// On a graph of its own, whose leaves are handed back.
@@ -176,7 +178,7 @@ where
             Ok(Parts::of(output))
         };
         match mode {
-            Mode::Plain => free(call(&self.module, input)),
+            Mode::Plain | Mode::Kept => free(call(&self.module, input)),
             // Not `valid()`: dropout and batch norm train only on a device with autodiff.
             Mode::Free { live: true } => free(call(&self.module.clone().no_grad(), input)),
             Mode::Free { live: false } => {

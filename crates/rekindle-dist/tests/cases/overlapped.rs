@@ -47,7 +47,7 @@ pub(crate) fn one_process(world: &Mpi) {
             let (model, optimizer) = (models[which].clone(), &mut optimizers[which]);
             let overlap = optimizer.parallel().overlap(examples(rank)).unwrap();
             let mut sum = Accumulation::new();
-            let mut all = losses(&model, step, rank, ranks);
+            let mut all = rekindle::expecting_hand_over(|| losses(&model, step, rank, ranks));
             let last = all.pop().unwrap();
             all.into_iter().for_each(|loss| sum.add(&model, loss, share).unwrap());
             sum.add_handing_over(&model, last, share, overlap.take()).unwrap();
@@ -72,7 +72,8 @@ pub(crate) fn in_parts(world: &Mpi) {
         loss(once) + loss(forward(&model, examples(3, 2), 2).unwrap())
     };
     let overlap = parallel.overlap(3).unwrap();
-    let left = rekindle::backward_handing_over(&twice(), overlap.take()).unwrap();
+    let left =
+        rekindle::backward_handing_over(&rekindle::expecting_hand_over(twice), overlap.take()).unwrap();
     let left = GradientsParams::from_grads(left, &model);
     let error = overlap.finish(&parallel, &model, &left).unwrap_err();
     assert!(matches!(error, DistError::HandedOverTwice), "{error}");
@@ -102,7 +103,7 @@ pub(crate) fn memory_under_way(world: &Mpi) {
         let before = memory::live().unwrap();
         let region = super::model::region(&model, 1).rule(rekindle::Rule::EVERY_ONE);
         let x = burn::tensor::Tensor::ones([4, 300], &super::model::device());
-        let loss = loss(region.forward(x).unwrap());
+        let loss = loss(rekindle::expecting_hand_over(|| region.forward(x)).unwrap());
         let overlap = parallel.overlap(4).unwrap();
         memory::reset_peak();
         let left = match hand_over {

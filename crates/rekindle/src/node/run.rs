@@ -1,6 +1,6 @@
 //! From a region that is set up to its node in the user's graph.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use burn::backend::autodiff::ops::NodeGuard;
@@ -24,7 +24,7 @@ use crate::checks::{Checks, Record};
 use crate::kept::{self, KeptRow};
 use crate::places::FaultLog;
 use crate::region::TraceHandle;
-use crate::stage::AnyStage;
+use crate::stage::{AnyStage, Parameters};
 use crate::{Error, seeds};
 
 /// The backends this build can checkpoint.
@@ -116,6 +116,50 @@ pub(crate) fn measure(
     progress: &mut dyn FnMut(Stage, &str),
 ) -> Result<Measurement, Error> {
     on_backend_of!(setup.tensors(), |strategy| measure_on::<B>(setup, measuring, progress, strategy))
+}
+
+/// Whether stages from `first` on can run on the user's graph and give the gradients they give in one of their own: under
+/// one way to keep tapes, and without a parameter that stages before them use too, whose gradients would be added up in
+/// another order.
+///
+/// # Errors
+/// When a parameter cannot be trained here, or the backend is off.
+pub(crate) fn may_share_a_graph(
+    stages: &[Box<dyn AnyStage>],
+    parameters: &[Parameters],
+    input: &Parts,
+    first: usize,
+) -> Result<bool, Error> {
+    let tracked = || parameters.iter().flat_map(|parameters| &parameters.tracked);
+    let tensors = input.tensors.iter().chain(tracked());
+    on_backend_of!(tensors, |strategy| may_share_on::<B>(stages, parameters, first, strategy))
+}
+
+fn may_share_on<B: GraphBackend>(
+    stages: &[Box<dyn AnyStage>],
+    parameters: &[Parameters],
+    first: usize,
+    strategy: TapeStrategy,
+) -> Result<bool, Error> {
+    let mut before = HashSet::new();
+    for (index, (stage, parameters)) in stages.iter().zip(parameters).enumerate() {
+        for tensor in &parameters.tracked {
+            let Some(tracked) = tensor.clone().into_tracked::<B>() else { return Ok(false) };
+            if Autodiff::<B>::is_distributed(&tracked) {
+                return Err(Error::Distributed { stage: index + 1, name: stage.name().to_owned() });
+            }
+            match index < first {
+                true => {
+                    before.insert(tracked.id());
+                }
+                false if before.contains(&tracked.id()) || tensor.strategy() != Some(strategy) => {
+                    return Ok(false);
+                }
+                false => {}
+            }
+        }
+    }
+    Ok(true)
 }
 
 /// One value above all of these tensors, whose backward begins with these gradients of them.
@@ -348,13 +392,7 @@ fn rows_of<B: GraphBackend>(executor: &Executor<BurnEngine<B>>, engine: &BurnEng
             });
             rows.collect::<Vec<_>>()
         }
-        Kept::Tape(stage) => vec![KeptRow {
-            stage: name(stage.index()),
-            what: format!("tape {stage}"),
-            tensor: None,
-            bytes: None,
-            why: "the backward pass reads it; the stage is not run again".to_owned(),
-        }],
+        Kept::Tape(stage) => vec![KeptRow::tape(&name(stage.index()), stage.number() as usize)],
     });
     rows.collect()
 }

@@ -142,6 +142,15 @@ impl AnyTensor {
         self.0.dtype().is_float()
     }
 
+    /// The same values, tracked by nobody.
+    pub(crate) fn detached(&self) -> Self {
+        match self.is_graph_float() {
+            // A leaf's copy would be a leaf.
+            true => Self(Dispatch::float_set_require_grad(Dispatch::float_detach(self.0.clone()), false)),
+            false => self.clone(),
+        }
+    }
+
     /// A float as the beginning of a graph; anything else as it is.
     pub(crate) fn into_leaf(self) -> Self {
         match self.is_graph_float() {

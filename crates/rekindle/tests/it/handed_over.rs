@@ -9,7 +9,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Gradients, Tensor};
 use rekindle::training::Accumulation;
-use rekindle::{DropoutConfig, Region, Take, backward, backward_handing_over};
+use rekindle::{DropoutConfig, Region, Take, backward, backward_handing_over, expecting_hand_over};
 
 use super::common::alone;
 
@@ -83,7 +83,10 @@ fn what_is_handed_over_is_what_a_backward_gives_each_parameter_once() {
         let expected = of_grads(&model, backward(&loss(&model, 4, rule)).unwrap());
         assert_eq!(expected.len(), 8, "one layer is there twice");
         let (taken, take) = taking();
-        let left = of_grads(&model, backward_handing_over(&loss(&model, 4, rule), take).unwrap());
+        let left = of_grads(
+            &model,
+            backward_handing_over(&expecting_hand_over(|| loss(&model, 4, rule)), take).unwrap(),
+        );
         assert!(left.is_empty(), "{rule}: all of them");
         let taken = taken.take();
         // The layer that is there twice is complete with the second stage.
@@ -101,6 +104,22 @@ fn what_is_handed_over_is_what_a_backward_gives_each_parameter_once() {
 }
 
 #[test]
+fn a_forward_that_expects_nothing_of_the_kind_has_each_gradient_once_all_the_same() {
+    let _alone = alone();
+    let model = layers(&Device::flex().autodiff());
+    for rule in ["store-all", "every-1", "every-2", "full"] {
+        let expected = of_grads(&model, backward(&loss(&model, 4, rule)).unwrap());
+        let (taken, take) = taking();
+        let left = of_grads(&model, backward_handing_over(&loss(&model, 4, rule), take).unwrap());
+        let taken = taken.take();
+        let kept_to_the_end = HashMap::from([("store-all", 8), ("full", 0)]).get(rule).copied().unwrap_or(2);
+        assert_eq!((left.len(), taken.len()), (kept_to_the_end, 8 - kept_to_the_end), "{rule}");
+        let found: HashMap<ParamId, Vec<f32>> = left.into_iter().chain(taken).collect();
+        assert_eq!(found, expected, "{rule}");
+    }
+}
+
+#[test]
 fn sums_of_parts_are_handed_over_with_the_last() {
     let _alone = alone();
     let model = layers(&Device::flex().autodiff());
@@ -114,7 +133,8 @@ fn sums_of_parts_are_handed_over_with_the_last() {
         sum.add(&model, loss(&model, seed, "every-1"), 1.0 / 3.0).unwrap();
     }
     let (taken, take) = taking();
-    sum.add_handing_over(&model, loss(&model, 2, "every-1"), 1.0 / 3.0, take).unwrap();
+    let last = expecting_hand_over(|| loss(&model, 2, "every-1"));
+    sum.add_handing_over(&model, last, 1.0 / 3.0, take).unwrap();
     let found = sum.finish().unwrap();
     assert_eq!(found.loss.into_data(), expected.loss.into_data());
     assert!(of_params(&model, &found.gradients).is_empty());
@@ -128,7 +148,8 @@ fn sums_of_parts_are_handed_over_with_the_last() {
     let before = of_grads(&model, backward(&loss(&model, 0, "every-1")).unwrap());
     let (taken, take) = taking();
     let first = vec![model[0].clone()];
-    sum.add_handing_over(&model, loss(&first, 0, "every-1"), 1.0, take).unwrap();
+    let last = expecting_hand_over(|| loss(&first, 0, "every-1"));
+    sum.add_handing_over(&model, last, 1.0, take).unwrap();
     let left = of_params(&model, &sum.finish().unwrap().gradients);
     assert_eq!(taken.take().len(), 2, "the first layer's");
     assert_eq!(left.len(), 6);
@@ -147,7 +168,7 @@ fn a_region_inside_of_a_stage_hands_nothing_over_by_itself() {
     };
     let expected = of_grads(&model, backward(&nested(&model)).unwrap());
     let (taken, take) = taking();
-    backward_handing_over(&nested(&model), take).unwrap();
+    backward_handing_over(&expecting_hand_over(|| nested(&model)), take).unwrap();
     let taken = taken.take();
     assert_eq!(taken.len(), 8, "by the outer one, each once");
     assert!(taken.into_iter().all(|(id, found)| expected[&id] == found), "bit for bit");
