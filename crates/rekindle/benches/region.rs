@@ -69,6 +69,21 @@ fn every_one(bencher: Bencher, rows: usize) {
     bencher.bench_local(|| region(&layers, &x, Rule::EVERY_ONE).map(|y| y.mean().backward()));
 }
 
+/// Without autodiff a region is to cost what calling the layers does.
+#[divan::bench(args = ROWS)]
+fn evaluation(bencher: Bencher, rows: usize) {
+    let (layers, x) = model(rows);
+    let (layers, x) = (layers.valid(), x.without_autodiff());
+    bencher.bench_local(|| region(&layers, &x, Rule::EVERY_ONE));
+}
+
+#[divan::bench(args = ROWS)]
+fn evaluation_by_hand(bencher: Bencher, rows: usize) {
+    let (layers, x) = model(rows);
+    let (layers, x) = (layers.valid(), x.without_autodiff());
+    bencher.bench_local(|| layers.iter().fold(x.clone(), |x, layer| forward(layer, x)));
+}
+
 #[divan::bench(args = ROWS)]
 fn by_hand(bencher: Bencher, rows: usize) {
     let (layers, x) = model(rows);

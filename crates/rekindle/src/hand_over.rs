@@ -28,9 +28,10 @@ impl Drop for Back {
 /// gradients up over several processes can begin while earlier stages are still going back.
 ///
 /// What was handed over is not among the gradients that come back, and takes no memory there. These are the parameters of regions
-/// and checkpoints that are leaves. Stages whose tapes are kept to a region's end hand theirs over if the forward ran in
-/// [`expecting_hand_over`]; otherwise they are plain training, and theirs come back among the gradients. One that is also used outside of its region, or in two of them, is handed over in parts, or
-/// has a part among the gradients: all of them are to be added up.
+/// and checkpoints that are leaves. Stages at a region's end whose tapes are kept hand theirs over if the forward ran in
+/// [`expecting_hand_over`]; otherwise they are plain training, and theirs come back among the gradients. A parameter that is also
+/// used outside of its region, or in two of them, is handed over in parts, or has a part among the gradients: all of them are to be
+/// added up.
 ///
 /// ```
 /// use std::cell::RefCell;

@@ -9,11 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Name, Plan, Profile, Rule, Schedule, Tier};
-use rekindle_run::{HostStore, Measurement, Measuring, Store, Trace};
+use rekindle_run::{HostStore, Measurement, Measuring, Stores, Trace};
 
 use crate::boundary::{Boundary, Parts};
 use crate::checks::Checks;
 use crate::node::{self, AnyTensor, Job, Setup};
+use crate::places::FaultLog;
 use crate::stage::{AnyStage, Mode, Parameters, StageOf, StageOutput};
 use crate::{Carried, Description, Error, Planned, StageDescription, Under, hand_over, plain_end, seeds};
 
@@ -498,9 +499,8 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
 
     /// Calls one stage after the other, on the seeds of a checkpointed run when there is a device to seed.
     fn run_plain(&self, input: Parts, device: Option<&Device>) -> Result<Parts, Error> {
-        let own = self.stages.iter().map(|stage| stage.continues());
-        let continues = self.before.iter().copied().chain(own);
-        let mut draws = device.map(|_| seeds::Draws::new(seeds::next(), continues, self.before.len()));
+        let mut draws =
+            device.map(|_| seeds::Draws::new(seeds::next(), self.continues(), self.before.len()));
         let mut boundary = input;
         for (index, stage) in self.stages.iter().enumerate() {
             let run = |input| stage.run(Mode::Plain, Default::default(), input);
@@ -516,41 +516,30 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
     }
 
     fn run_checkpointed(
-        self,
+        mut self,
         input: Parts,
-        parameters: Vec<Parameters>,
+        mut parameters: Vec<Parameters>,
         device: Device,
     ) -> Result<Parts, Error> {
         let schedule = self.check()?;
-        let (mut stores, faults) = match &self.planned {
-            Choice::Planned(planned) => (planned.places().stores(), planned.places().fault_log()),
-            _ => Default::default(),
-        };
-        if let (Some(limit), Ok(name)) = (self.host, "host".parse::<Name>()) {
-            stores.insert(name, Box::new(HostStore::new(limit)) as Box<dyn Store>);
-        }
-        let seed = seeds::next();
         // What is written down is told of each stage, and each hands over its own.
         let end = match self.trace.is_some() || hand_over::is_expected() {
             true => 0,
             false => plain_end::length(&schedule, self.promised(), &self.stages, &parameters, &input)?,
         };
         let first = self.stages.len() - end;
-        let continues = self.stages.iter().map(|stage| stage.continues());
-        let continues: Vec<bool> = self.before.iter().copied().chain(continues).collect();
-        let draws = (end > 0).then(|| seeds::Draws::new(seed, continues, self.before.len() + first));
-        let tensors =
-            input.tensors.iter().chain(parameters.iter().flat_map(|parameters| &parameters.tracked));
-        let lead = tensors.into_iter().find(|tensor| tensor.is_tracked());
-        let strategy = lead.and_then(AnyTensor::strategy).unwrap_or_default();
-        let mut stages = self.stages;
-        let rest = stages.split_off(first);
+        let seed = seeds::next();
+        let draws = seeds::Draws::new(seed, self.continues(), self.before.len() + first);
+        let tracked = parameters.iter().flat_map(|parameters| &parameters.tracked);
+        let mut tracked = input.tensors.iter().chain(tracked).filter(|tensor| tensor.is_tracked());
+        let strategy = tracked.next().and_then(AnyTensor::strategy).unwrap_or_default();
+        let (stores, faults) = self.stores();
+        let rest = self.stages.split_off(first);
+        parameters.truncate(first);
         let mut output = input;
         if first > 0 {
-            let mut parameters = parameters;
-            parameters.truncate(first);
             let setup = Setup {
-                stages,
+                stages: self.stages,
                 before: self.before,
                 parameter_ids: parameters.iter().map(|parameters| parameters.ids.clone()).collect(),
                 parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
@@ -562,14 +551,29 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             let schedule = schedule.without_end(end);
             output = node::run(setup, Job { schedule, stores, trace: self.trace, faults })?;
         }
-        if let Some(draws) = draws {
-            output = plain_end::run(rest, first, draws, &device, strategy, output)?;
-        }
+        output = plain_end::run(rest, first, draws, &device, strategy, output)?;
         device.seed(seeds::next());
-        if first == 0 && !seeds::nested() {
-            output = node::reseed_after_backward(output, &device);
+        match first == 0 && !seeds::nested() {
+            true => Ok(node::reseed_after_backward(output, &device)),
+            false => Ok(output),
         }
-        Ok(output)
+    }
+
+    /// Of each stage, those before a section included, whether it goes on with the one before.
+    fn continues(&self) -> impl Iterator<Item = bool> {
+        self.before.iter().copied().chain(self.stages.iter().map(|stage| stage.continues()))
+    }
+
+    /// Where boundaries can wait, and who is told when one of these places fails.
+    fn stores(&self) -> (Stores, FaultLog) {
+        let (mut stores, faults) = match &self.planned {
+            Choice::Planned(planned) => (planned.places().stores(), planned.places().fault_log()),
+            _ => Default::default(),
+        };
+        if let (Some(limit), Ok(name)) = (self.host, "host".parse::<Name>()) {
+            stores.insert(name, Box::new(HostStore::new(limit)));
+        }
+        (stores, faults)
     }
 
     /// What the plan is to take, if it was made for a budget or from a profile.

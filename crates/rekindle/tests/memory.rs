@@ -124,6 +124,20 @@ fn full_recompute_takes_the_same_whatever_the_length() {
 }
 
 #[test]
+fn evaluation_takes_what_a_plain_call_does() {
+    alone(|| {
+        let (layers, x) = model(16);
+        let (layers, x) = (layers.valid(), x.without_autodiff());
+        let plain = peak_of(|| layers.iter().fold(x.clone(), |x, layer| wide(layer, x)));
+        for rule in [Rule::StoreAll, Rule::EVERY_ONE, Rule::Full] {
+            let region = peak_of(|| run(&layers, &x, rule));
+            // The region itself is a list of 16 clones of layers.
+            assert!(region < plain + (64 << 10), "{rule}: {region} against {plain}");
+        }
+    });
+}
+
+#[test]
 fn forward_passes_without_a_backward_leave_nothing() {
     alone(|| {
         let (layers, x) = model(4);

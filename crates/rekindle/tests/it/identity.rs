@@ -1,5 +1,7 @@
 //! Loss and gradients equal plain training bit for bit.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use burn::module::Module;
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::optim::{AdamConfig, GradientsAccumulator, GradientsParams};
@@ -208,6 +210,24 @@ fn evaluation_is_a_plain_call() {
     assert_eq!(bytes(&y), bytes(&expected));
     let y = checkpoint(&model[0], x.clone(), block).unwrap();
     assert_eq!(bytes(&y), bytes(&model[0].forward(x)));
+}
+
+#[test]
+fn evaluation_calls_each_stage_once() {
+    static CALLS: AtomicUsize = AtomicUsize::new(0);
+    let _alone = alone();
+    let device = device();
+    let model = blocks(3, &device).valid();
+    let x = random([4, 8], &device).without_autodiff();
+    for rule in rules() {
+        CALLS.store(0, Ordering::Relaxed);
+        let counted = |layer: &Block, x: Tensor<2>| {
+            CALLS.fetch_add(1, Ordering::Relaxed);
+            layer.forward(x)
+        };
+        Region::new().stages("block", &model, counted).rule(rule).forward(x.clone()).unwrap();
+        assert_eq!(CALLS.load(Ordering::Relaxed), 3, "{rule}");
+    }
 }
 
 #[test]
