@@ -10,6 +10,7 @@ Every error says what was found and what was expected, in the words of the Rust 
     │   └── EstimateError             numbers of a model that do not go together
     ├── WrongType (TypeError)         a value of a type that cannot be meant
     ├── ProfileError (ValueError)     a profile that cannot be read or planned
+    ├── GraphError (ValueError)       a graph that cannot be read or planned
     ├── PlanError                     a plan that cannot be read, made or judged
     │   ├── IllegalPlan               an action that cannot run
     │   ├── OtherModel                a plan for another profile
@@ -137,6 +138,28 @@ class ProfileError(RekindleError, ValueError):
     kind: str = "invalid"
     stage: Optional[int] = None
     name: Optional[str] = None
+    line: Optional[int] = None
+    column: Optional[int] = None
+
+
+class GraphError(RekindleError, ValueError):
+    """A graph that cannot be read or planned.
+
+    Attributes
+    ----------
+    kind : str
+        Which rule it breaks, such as ``"cycle"``, ``"unknown node"`` or ``"truncated"``.
+    name : str or None
+        The node, where it is one.
+    names : list of str
+        The nodes of a cycle, or the two of an edge.
+    line, column : int or None
+        Where text that is cut off ends.
+    """
+
+    kind: Optional[str] = None
+    name: Optional[str] = None
+    names: List[str] = []
     line: Optional[int] = None
     column: Optional[int] = None
 

@@ -6,6 +6,7 @@
 use pyo3::exceptions::{PyOSError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use rekindle_plan::graph::{GraphError, GraphPlanError, GraphSolveError};
 use rekindle_plan::{
     FormatError, Illegal, ParseActionError, ParseBytesError, ParseNameError, PlanError, PolicyError,
     ProfileError, RuleError, SolveError,
@@ -280,6 +281,79 @@ pub(crate) fn unsolved(error: SolveError, margin: f64) -> Refusal {
             .kind("too long")
             .part("solver", solver),
         SolveError::Refused(error) => error.into(),
+        _ => Refusal::new("SolveError", message),
+    }
+}
+
+impl From<GraphError> for Refusal {
+    fn from(error: GraphError) -> Self {
+        let refusal = Self::new("GraphError", &error);
+        match error {
+            GraphError::Format(error) => {
+                refusal.format(&error).hint("docs/formats.md describes graphs (rekindle.graph/1)")
+            }
+            GraphError::NoNodes { model } => refusal.kind("no nodes").part("model", model),
+            GraphError::NamedTwice { name } => refusal.kind("named twice").part("name", name.to_string()),
+            GraphError::UnknownNode { name, .. } => {
+                refusal.kind("unknown node").part("name", name.to_string())
+            }
+            GraphError::EdgeTwice { from, to } => {
+                refusal.kind("edge twice").part("names", vec![from.to_string(), to.to_string()])
+            }
+            GraphError::OutputTwice { name } => refusal.kind("output twice").part("name", name.to_string()),
+            GraphError::NoOutputs => refusal.kind("no outputs"),
+            GraphError::Cycle { nodes } => refusal
+                .kind("cycle")
+                .part("names", nodes.iter().map(ToString::to_string).collect::<Vec<String>>()),
+            GraphError::BusyInput { name, .. } => refusal.kind("busy input").part("name", name.to_string()),
+            GraphError::TooLarge { .. } => refusal.kind("too large"),
+            GraphError::TooMany { .. } => refusal.kind("too many"),
+            _ => refusal,
+        }
+    }
+}
+
+impl From<GraphPlanError> for Refusal {
+    fn from(error: GraphPlanError) -> Self {
+        let message = error.to_string();
+        match error {
+            GraphPlanError::Format(error) => Self::new("PlanError", message)
+                .format(&error)
+                .hint("docs/formats.md describes plans of graphs (rekindle.graph-plan/1)"),
+            GraphPlanError::Illegal(illegal) => Self::new("IllegalPlan", message)
+                .hint("docs/formats.md describes what an action needs")
+                .part("action_index", illegal.index)
+                .part("action", illegal.action.map(|action| action.to_string()))
+                .part("reason", illegal.reason.to_string()),
+            GraphPlanError::OtherGraph { found, expected } => Self::new("OtherModel", message)
+                .hint("plan this graph anew: nodes, sizes, edges or device differ")
+                .part("found", found)
+                .part("expected", expected),
+            GraphPlanError::OverBudget { solver, peak_bytes, budget_bytes } => {
+                Self::new("OverBudget", message)
+                    .hint("give a larger budget, or let solver=\"optimal\" find a plan for this one")
+                    .part("solver", solver)
+                    .part("peak_bytes", peak_bytes.get())
+                    .part("budget_bytes", budget_bytes.get())
+            }
+            _ => Self::new("PlanError", message),
+        }
+    }
+}
+
+/// Why there is no plan of a graph. The margin is part of what to give instead.
+pub(crate) fn unsolved_graph(error: GraphSolveError, margin: f64) -> Refusal {
+    let message = error.to_string();
+    match error {
+        GraphSolveError::BudgetTooSmall { budget_bytes, smallest_bytes, .. } => {
+            let enough = with_margin(smallest_bytes.get(), margin);
+            Refusal::new("BudgetTooSmall", message)
+                .hint(format!("give budget={enough} or more"))
+                .part("solver", "graph")
+                .part("budget_bytes", budget_bytes.get())
+                .part("smallest_bytes", enough)
+        }
+        GraphSolveError::Refused(error) => error.into(),
         _ => Refusal::new("SolveError", message),
     }
 }

@@ -8,6 +8,8 @@ mod errors;
 mod estimate;
 mod explanation;
 mod frontier;
+mod graph;
+mod graph_plan;
 mod interruptible;
 mod pictures;
 mod places;
@@ -33,6 +35,10 @@ mod _core {
     use crate::explanation::{PyExplanation, PyStageStory, PyStay, explain};
     #[pymodule_export]
     use crate::frontier::{PyFrontier, PyFrontierPoint, frontier};
+    #[pymodule_export]
+    use crate::graph::{PyGraph, PyGraphNode};
+    #[pymodule_export]
+    use crate::graph_plan::{PyGraphPlan, PyGraphPredicted, PyGraphSimulation, plan_graph, simulate_graph};
     #[pymodule_export]
     use crate::places::{PyCodec, PyTier};
     #[pymodule_export]

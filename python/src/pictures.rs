@@ -1,11 +1,13 @@
 //! What a notebook shows: tables, and the report's figures.
 
+use rekindle_plan::graph::{Graph, GraphPlan};
 use rekindle_plan::solvers::optimal::FrontierPoint;
 use rekindle_plan::{Bytes, Profile};
 use rekindle_report::{Figure, Point, Report, frontier_svg};
 
 use crate::estimate::PyEstimate;
 use crate::explanation::PyExplanation;
+use crate::graph::kind_name;
 use crate::plan::PyPlan;
 use crate::simulation::PySimulation;
 
@@ -82,6 +84,62 @@ pub(crate) fn simulation(simulation: &PySimulation) -> String {
     let alive = alive.map(|live| row("td", [&live.what.to_string(), &live.bytes.to_string()]));
     let alive = some("tensors", alive, ["alive at the peak", "bytes"]);
     format!("<div>{words}{}{alive}</div>", drawn(memory))
+}
+
+/// A table of nodes.
+pub(crate) fn graph(graph: &Graph, store_all: Option<Bytes>) -> String {
+    let nodes = graph.nodes();
+    let words = format!(
+        "<p><b>{}</b> on {}: {} nodes, {} to compute each once, {}</p>",
+        escaped(graph.model()),
+        escaped(graph.device()),
+        nodes.len(),
+        store_all.map_or_else(|| "too much".to_owned(), |bytes| bytes.to_string()),
+        graph.lower_bound(),
+    );
+    let rows = nodes.iter().enumerate().map(|(number, node)| {
+        let pinned = if node.pinned { " (pinned)" } else { "" };
+        let output = if graph.outputs().contains(&number) { " (output)" } else { "" };
+        let reads: Vec<&str> = graph.reads(number).iter().map(|&read| nodes[read].name.as_str()).collect();
+        row(
+            "td",
+            [
+                &format!("{}{pinned}{output}", node.name),
+                kind_name(node.kind),
+                &node.time_ns.to_string(),
+                &node.bytes.to_string(),
+                &node.workspace_bytes.to_string(),
+                &reads.join(", "),
+            ],
+        )
+    });
+    let table = some("nodes", rows, ["node", "kind", "time", "bytes", "workspace", "reads"]);
+    format!("<div>{words}{table}</div>")
+}
+
+/// A plan of a graph: its figures and its actions.
+pub(crate) fn graph_plan(plan: &GraphPlan) -> String {
+    let budget = plan.budget_bytes.map(|bytes| format!(" of {bytes}")).unwrap_or_default();
+    let words = format!(
+        "<p><b>{}</b> ({}): peak {}{budget}, step {}, {} of it computing again, {} actions</p>",
+        escaped(&plan.solver),
+        escaped(&plan.status.to_string()),
+        plan.predicted.peak_bytes,
+        plan.predicted.step_ns,
+        plan.predicted.recompute_ns,
+        plan.actions.len()
+    );
+    let rows = plan.actions.iter().enumerate();
+    let rows = rows.map(|(number, action)| row("td", [&number.to_string(), &action.to_string()]));
+    format!("<div>{words}{}</div>", some("actions", rows, ["", "action"]))
+}
+
+/// A judged plan of a graph: its figures, and what sets the peak.
+pub(crate) fn graph_simulation(words: &str, peak_values: &[(String, u64)]) -> String {
+    let alive = peak_values.iter();
+    let alive = alive.map(|(what, bytes)| row("td", [what.as_str(), &Bytes::new(*bytes).to_string()]));
+    let alive = some("values", alive, ["alive at the peak", "bytes"]);
+    format!("<div><p>{}</p>{alive}</div>", escaped(words))
 }
 
 /// The cheapest time for every budget, as a curve.
