@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import rekindle
 import rekindle.torch
 from rekindle.torch import errors as torch_errors
-from rekindle.torch.whole_step import Surroundings, Watch, state_as_it_will_be, state_to_come, surroundings
+from rekindle.torch.whole_step import EXACT, Surroundings, Watch, state_as_it_will_be, state_to_come, surroundings
 from torch import nn
 from torch_models import ConvNet, Decoder, Gpt, Mlp, step, twins
 
@@ -349,3 +349,42 @@ def test_with_room_for_everything_the_blocks_run_as_they_are() -> None:
     expected = step(plain, lambda: plain(x).square().mean(), (x,))
     assert step(ours, lambda: ours(x).square().mean(), (x,)).same_as(expected) == []
     assert set(installed.report.ways()) == {"tape kept"}
+
+
+def test_whether_the_allocator_hands_out_what_is_asked_for() -> None:
+    watch = Watch(torch.device("cpu"))
+    assert not watch.is_exact(10**6), "nobody counts"
+    watch.peak = {"step begins": 10**9, "loss": 10**8, "step ends": 10**8}
+    watch.asked = {"step begins": 0, "loss": 10**8 - EXACT - 1024, "step ends": 10**8}
+    assert watch.is_exact(2), "two numbers of their own, and what was there before does not count"
+    assert not watch.is_exact(1)
+    watch.asked["step ends"] = None
+    assert not watch.is_exact(2), "an old PyTorch"
+
+
+def test_what_an_optimizer_counts_on_the_device_belongs_to_its_state() -> None:
+    cpu, model = torch.device("cpu"), nn.Linear(64, 64)
+    adam = torch.optim.AdamW(model.parameters())
+    size = 2 * (64 * 64 + 64) * 4
+    assert state_to_come(adam, cpu) == size
+    for flag in ("fused", "capturable"):
+        adam.param_groups[0].update({"fused": False, "capturable": False, flag: True})
+        assert state_to_come(adam, cpu) == size + 2 * 512
+        made = state_as_it_will_be(adam, cpu)
+        assert [tensor.numel() for tensor in made] == [4096, 4096, 1, 64, 64, 1]
+    assert state_to_come(torch.optim.SGD(model.parameters(), lr=0.1), cpu) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.float64, torch.bool])
+def test_a_shape_takes_no_memory(dtype: Any) -> None:
+    from rekindle.torch.api import without_memory
+
+    whole = torch.zeros(99, dtype=torch.bfloat16)
+    tensor = torch.zeros(3, 5).to(dtype)
+    same = without_memory(tensor, whole)
+    assert (same.shape, same.dtype, same.device) == (tensor.shape, tensor.dtype, tensor.device)
+    assert same.data_ptr() == whole.data_ptr()
+    # Memory that does not begin where such a number could.
+    other = without_memory(tensor, whole[3:])
+    assert other.shape == tensor.shape and other.dtype == dtype
+    assert without_memory(torch.zeros(2, requires_grad=True), whole).requires_grad

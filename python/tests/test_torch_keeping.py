@@ -419,7 +419,7 @@ def test_a_step_that_takes_more_than_was_predicted_is_planned_again(monkeypatch:
     planned, usable = region.current, int(budget / 1.01)
     assert planner.usable() == usable
     before = region.plan.predicted.peak_bytes
-    peaks = iter([usable - 7 + 5000, usable, usable - 7 - 1, usable - 8])
+    peaks = iter([usable - 7 + 5000, usable, usable - 3, usable - 7 - 1, usable - 8, usable - 9])
 
     def one_step(*_: Any) -> Any:
         # What was there before the step began does not count.
@@ -448,11 +448,11 @@ def test_a_budget_that_only_the_margin_refuses_is_tried(monkeypatch: pytest.Monk
     model = Row(blocks=6)
     arguments: Any = []
 
-    def of(budget: int, is_tried: bool, **more: Any) -> Any:
+    def of(budget: int, is_tried: bool, exact: bool = False, **more: Any) -> Any:
         model.zero_grad(set_to_none=True)
         made = rekindle.torch.checkpointed(model.blocks, budget=budget, runs=1, **more)
         made.planner.surroundings, made.planner.surveyed_bytes = Surroundings(base, nothing, nothing), 3 * 10 * 32 * 4
-        made.planner.is_tried = is_tried
+        made.planner.is_tried, made.planner.is_exact = is_tried, exact
         planning = made._planned_for
         made.__dict__["_planned_for"] = lambda *given: arguments.append(given) or planning(*given)
         made(x).sum().backward()
@@ -474,6 +474,12 @@ def test_a_budget_that_only_the_margin_refuses_is_tried(monkeypatch: pytest.Monk
     # With room for the margin there is one.
     roomy = of(int(least * 1.01), True)
     assert not roomy.planner.to_the_brim and roomy.report.predicted_peak_bytes <= int(least * 1.01) / (1 + MARGIN)
+    # Where the allocator hands out what is asked for there is nothing to leave free, unless somebody insists.
+    exact = of(int(least * 1.01), True, exact=True)
+    assert exact.planner.to_the_brim and exact.planner.usable() == int(least * 1.01)
+    assert exact.report.predicted_peak_bytes <= int(least * 1.01)
+    assert not of(int(least * 1.01), True, exact=True, margin=0.002).planner.to_the_brim
+    assert not of(int(least * 1.01), False, exact=True).planner.to_the_brim, "of shapes that are not tried"
     # Below the smallest there is nothing to try.
     with pytest.raises(rekindle.BudgetTooSmall, match="the batch\\)\nhint") as refused:
         of(least - 4096, True)

@@ -71,14 +71,15 @@ def checkpointed(
     codecs, host_codec
         Ways to make boundaries smaller that lose digits: see :class:`Places`.
     plan, profile : Plan, Profile or path
-        Take these instead of planning, or of measuring.
+        Take these instead of planning, or of measuring. A file that ``save`` wrote has both, and how the plan is run.
     wiring : "value", "first" or "spread"
         What the next block takes: the whole output (``nn.Sequential``), its first element if it is a tuple (otherwise), or
         each element as an argument of its own.
 
     margin : float
         The part of the budget that stays free for what turns out larger: 0.002 for a whole step, 0 for a region. Unless it is
-        given, a whole step for which there is no plan with it may do without, if two steps under that plan fit.
+        given, a whole step does without it where the allocator was seen to hand out what is asked for and no more, or where there is no
+        plan with it, if steps under that plan fit.
     group : int
         So many blocks as one stage. Compiled together they are faster, and cost the CPU less; a plan has fewer choices.
 
@@ -164,9 +165,14 @@ class Installed:
             parent = parent._modules[step]
         return parent, name
 
+    def save(self, path: Any) -> None:
+        """Writes the plan to a file, with its profile and all that was found out for it. ``auto(..., plan=path)`` runs it as this
+        does: nothing is measured, planned or tried again."""
+        self.region.save(path)
+
     @property
     def plan(self) -> Any:
-        """The plan. ``plan.save(path)`` keeps it; ``auto(..., plan=path, profile=...)`` takes it again."""
+        """The plan. ``plan.save(path)`` keeps it for programs that plan; :meth:`save` keeps how it is run, too."""
         return self.region.plan
 
     @property
@@ -277,8 +283,12 @@ def auto(
         del expected
         survey = _Survey()
         region.__dict__["planner"] = survey
-        if whole_step:
+        if planner.saved is not None and planner.saved.arrangement is not None and planner.saved.arrangement.late_bytes:
             installed.tell_when_it_returns()
+            planner.is_told = True
+        elif whole_step:
+            installed.tell_when_it_returns()
+        if whole_step:
             with Buffers(model).look():
                 one_step(model, lambda: _loss(run(), loss), region, device)
                 # The state of the optimizer, as long as steps are looked at: what it takes depends on what the allocator has.
@@ -290,6 +300,7 @@ def auto(
             gradients = sum(trees.tensor_bytes(parameter) for parameter in trained.values())
             planner.surroundings = surroundings(watch, gradients, to_come, accumulates)
             planner.is_told = planner.is_tried = True
+            planner.is_exact = watch.is_exact(sum(1 for _ in model.parameters()))
         region.planned.clear()
         survey.looks = True
         with Buffers(model).look():
@@ -303,7 +314,7 @@ def auto(
         region.__dict__["planner"] = planner
         planned = region._planned_for(call, tensors, spec, trees.flatten(call.extras())[0])
         # From here on only their shapes are asked for. Their memory must not count in a step that is tried.
-        tensors = [tensor.new_empty(1).expand(tensor.shape).requires_grad_(tensor.requires_grad) for tensor in tensors]
+        tensors = [without_memory(tensor, next(model.parameters(), tensor)) for tensor in tensors]
         if whole_step:
             _keep_all_if_it_fits(model, lambda: _loss(run(), loss), region, planned, planner)
             arguments = call, tensors, spec, trees.flatten(call.extras())[0]
@@ -354,7 +365,7 @@ def _tried(
             break
         with Buffers(model).look():
             # The first one finds pinned memory and whatever else a first one needs.
-            peak = max(peak_of(one_step(model, run, region, device)) for _ in range(2)) + around.to_come
+            peak = max(peak_of(one_step(model, run, region, device)) for _ in range(TRIED)) + around.to_come
         planned.known["tried_peak_bytes"] = peak
         # The last one may take of the margin, which is for that, but never more than the budget.
         if peak <= (usable if left else budget):
@@ -380,6 +391,9 @@ def _tried(
 #: How often a plan is made again when a step takes more than was predicted.
 TRIES = 3
 
+#: How many steps are run under each. What the allocator hands out may differ from one to the next.
+TRIED = 3
+
 #: A prediction may be a little above what is then found.
 NEARLY = 1.01
 
@@ -398,6 +412,18 @@ class _Survey:
             extras = [extra.detach().requires_grad_(extra.requires_grad) for extra in extras]
             self.found = call.with_extras(trees.unflatten(extras, shape)), apart, spec
         return Planned(*schedule_by_rule("every-1", [stage.name for stage in region.stages]))
+
+
+def without_memory(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """A tensor of the same shape, type and device that takes no memory but, where that can be, a few bytes that ``other`` has."""
+    size = tensor.element_size()
+    begins = other.storage_offset() * other.element_size()
+    if other.device == tensor.device and other.is_contiguous() and trees.tensor_bytes(other) >= size and begins % size == 0:
+        few = other.detach().view(-1)[: -(-size // other.element_size())]
+        one = few.view(torch.uint8)[:size].view(tensor.dtype)
+    else:
+        one = tensor.new_empty(1)
+    return one.expand(tensor.shape).detach().requires_grad_(tensor.requires_grad)
 
 
 def _call(model: nn.Module, sample: Any) -> Any:

@@ -56,6 +56,15 @@ class Arrangement:
     def fetched_at(self, number: int) -> List[int]:
         return self.fetches.get(number, [])
 
+    def gone_by_the_end(self, count: int) -> "Arrangement":
+        """The same for a region of so many stages of which nobody says when its model returns."""
+        if not self.late_bytes:
+            return self
+        other = copy.copy(self)
+        other.releases = {number: min(stage, count + 1) for number, stage in self.releases.items()}
+        other.late_bytes = 0
+        return other
+
 
 def arrangements(
     profile: Dict[str, Any], known: Known, write: int, read: int, room: int, beyond: int = 0, late: int = 0

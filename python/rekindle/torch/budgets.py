@@ -1,4 +1,4 @@
-"""Budgets, and profiles and plans as people may give them: objects, files or text."""
+"""Budgets and profiles as people may give them: objects, files or text."""
 
 from __future__ import annotations
 
@@ -27,12 +27,3 @@ def profile_of(given: Any) -> Optional[rekindle.Profile]:
     if isinstance(given, (str, os.PathLike)):
         return rekindle.Profile.load(given)
     raise ArgumentError(f"a profile or a path was expected, found {type(given).__name__}", argument="profile")
-
-
-def plan_of(given: Any) -> Optional[rekindle.Plan]:
-    """A plan: itself, or the file it is in."""
-    if given is None or isinstance(given, rekindle.Plan):
-        return given
-    if isinstance(given, (str, os.PathLike)):
-        return rekindle.Plan.load(given)
-    raise ArgumentError(f"a plan or a path was expected, found {type(given).__name__}", argument="plan")

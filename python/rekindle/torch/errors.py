@@ -35,6 +35,10 @@ class OtherModel(TorchError, errors.OtherModel):
         self.difference = difference
 
 
+class NotSaved(TorchError):
+    """A plan that cannot be written to a file with all that it needs to run."""
+
+
 class OfStage(TorchError):
     """What went wrong in one stage."""
 

@@ -15,8 +15,9 @@ from .ghosts import Ghost
 from .parcels import Tickets
 from .trees import tensor_bytes
 
-#: Smaller pieces stay where they are: a copy would take longer to ask for than to make.
-SMALL = 1 << 16
+#: Smaller pieces stay where they are. However small, they would take 512 bytes each of a budget that may be used up; those without
+#: an element take none.
+SMALL = 1
 
 
 class Keepsakes:

@@ -13,17 +13,18 @@ from rekindle.errors import ArgumentError, BudgetTooSmall
 
 from . import trees
 from .arrange import Arrangement, arranged, arrangements, fits, is_result, with_options
-from .budgets import in_bytes, plan_of, profile_of
+from .budgets import in_bytes, profile_of
 from .errors import OtherModel, PlanLength
 from .keeping import LEVELS, PARTS
 from .measuring import RUNS, measure
 from .offload import Places
 from .region import Planned, Region
+from .saved import Saved, plan_of
 from .schedules import actions_of, keeps_all, schedule_by_rule, schedule_of, unmeasured, without_surroundings
 from .whole_step import Surroundings, is_whole, region_of
 from .wiring import Call
 
-#: What is left free of a whole step's budget: PyTorch's allocator hands out up to a mebibyte more than was asked for, as it
+#: What is left free of a whole step's budget: PyTorch's allocator may hand out up to a mebibyte more than was asked for, as it
 #: comes, and counts it as allocated. A plan is tried before it is used; this is for what differs from step to step.
 MARGIN = 0.002
 
@@ -62,6 +63,11 @@ class Planner:
     ):
         self.budget, self.strategy = in_bytes(budget), strategy
         self.given_plan, self.given_profile = plan_of(plan), profile_of(profile)
+        #: A plan that was saved with how it is run.
+        self.saved: Optional[Saved] = None
+        if isinstance(self.given_plan, Saved):
+            self.saved, self.given_plan = self.given_plan, self.given_plan.plan
+            self.given_profile = self.given_profile or self.saved.profile
         self.places = places or Places()
         self.margin, self.runs, self.model, self.time_limit = margin, runs, model, time_limit
         self.progress = progress
@@ -74,7 +80,9 @@ class Planner:
         self.is_told = False
         #: Whether steps under a plan are run before it is used. Only then may a plan do without the margin.
         self.is_tried = False
-        #: Whether the last plan does: with the margin there was none.
+        #: Whether PyTorch's allocator was seen to hand out what is asked for and no more.
+        self.is_exact = False
+        #: Whether the last plan does without the margin.
         self.to_the_brim = False
         #: What was measured, for as long as it may have to be planned again.
         self.measured: Optional[Tuple[Dict[str, Any], Dict[str, Any]]] = None
@@ -89,6 +97,8 @@ class Planner:
         """The plan for inputs like these."""
         names = [stage.name for stage in region.stages]
         options = list(region.stages[0].ways)
+        if self.saved is not None:
+            return self._as_saved(self.saved, names, options, region, tensors)
         if self.given_plan is not None and self.given_profile is None:
             return self._as_given(names, options, region, tensors)
         if self.given_plan is None and is_rule(self.strategy) and self.budget is None:
@@ -112,6 +122,9 @@ class Planner:
             )
         else:
             measured = json.loads(self.given_profile.to_json())
+            # Those that a second run was measured to pay for.
+            of_region = region_of(measured) if is_whole(measured) else measured
+            known["haunted"] = [number for number, stage in enumerate(of_region["stages"], 1) if stage.get("unread_ns")]
         self.latest = copy.deepcopy((measured, known))
         return self._of_profile(measured, known, names, tensors)
 
@@ -161,13 +174,15 @@ class Planner:
         """The plan with the least predicted time, over what stages may keep in host memory of their first run."""
         wholes = [complete(candidate.profile, candidate.arrangement) for candidate in candidates]
         profiles = [rekindle.Profile.from_json(json.dumps(whole)) for whole in wholes]
-        self.to_the_brim = False
+        # The margin is for what differs from step to step: nothing, where the allocator hands out what is asked for. Where there is
+        # no plan with it, steps that are tried tell whether one without it fits.
+        may_fill = self.is_tried and self.margin is None
+        self.to_the_brim = may_fill and self.is_exact
         try:
             return self._best_of(candidates, profiles, base)
         except BudgetTooSmall:
-            if not self.is_tried or self.margin is not None:
+            if self.to_the_brim or not may_fill:
                 raise
-        # The margin is for what a prediction does not know. A step that is tried tells.
         self.to_the_brim = True
         return self._best_of(candidates, profiles, base)
 
@@ -287,6 +302,38 @@ class Planner:
         if any(action.startswith(("offload ", "compress ")) for action in actions):
             self.places.open(profile, tensors[0])
         return Planned(schedule_of(json.dumps(profile), actions, len(names)), actions, plan, None, self.places)
+
+    def _as_saved(
+        self, saved: Saved, names: Sequence[str], options: Sequence[str], region: Region, tensors: List[torch.Tensor]
+    ) -> Planned:
+        """A plan as it ran when it was saved."""
+        keeps = saved.arrangement is not None
+        if keeps and not self.places.takes_keepsakes(tensors[0].device):
+            raise ArgumentError(
+                "the plan keeps results in host memory beside a CUDA device; give host=, such as host=\"32GiB\", and no host_codec",
+                argument="host",
+            )
+        if self.given_profile is None:
+            planned = self._as_given(names, options, region, tensors)
+        else:
+            whole = json.loads(self.given_profile.to_json())
+            stepwise = is_whole(whole)
+            measured = region_of(whole) if stepwise else whole
+            self._check_profile(measured, names, tensors)
+            actions = actions_of(saved.plan)
+            if stepwise:
+                actions = without_surroundings(actions, before=True, after=True, stages=len(names))
+            if keeps or any(action.startswith(("offload ", "compress ")) for action in actions):
+                self.places.open(measured, tensors[0])
+            schedule = schedule_of(json.dumps(measured), actions, len(names))
+            planned = Planned(schedule, actions, saved.plan, self.given_profile, self.places)
+        planned.known = {**saved.known, "haunted": saved.haunted, "recipes": saved.recipes}
+        planned.haunted = frozenset(saved.haunted)
+        planned.keeps_all = saved.keeps_all
+        if saved.arrangement is not None:
+            planned.arrangement = saved.arrangement if self.is_told else saved.arrangement.gone_by_the_end(len(names))
+            planned.known["levels"] = saved.arrangement.levels
+        return planned
 
     def _check_profile(self, profile: Dict[str, Any], names: Sequence[str], tensors: List[torch.Tensor]) -> None:
         found = [stage["name"] for stage in profile["stages"]]

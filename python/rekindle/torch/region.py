@@ -202,6 +202,13 @@ class Region(nn.Module):
         planned = self.current
         return Report(planned.plan, [stage.name for stage in self.stages], planned.known)
 
+    def save(self, path: Any) -> None:
+        """Writes the plan that was made last to a file, with its profile and all that was found out for it: what second runs leave out,
+        and what waits in host memory. ``checkpointed(..., plan=path)`` runs it as this does, and measures nothing."""
+        from .saved import Saved
+
+        Saved.of(self.current).save(path)
+
     def remove(self) -> nn.Module:
         """The container the blocks were in, to put back where the region stands."""
         return self.container

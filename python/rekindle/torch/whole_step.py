@@ -26,6 +26,8 @@ class Watch:
         self.live: Dict[str, int] = {}
         self.peak: Dict[str, int] = {}
         self.at: Dict[str, int] = {}
+        #: The most that was asked for, where PyTorch counts that.
+        self.asked: Dict[str, Optional[int]] = {}
 
     def __call__(self, point: str) -> None:
         cuda = self.device.type == "cuda"
@@ -33,8 +35,20 @@ class Watch:
             torch.cuda.synchronize(self.device)
             self.live[point] = torch.cuda.memory_allocated(self.device)
             self.peak[point] = torch.cuda.max_memory_allocated(self.device)
+            self.asked[point] = torch.cuda.memory_stats(self.device).get("requested_bytes.all.peak")
             torch.cuda.reset_peak_memory_stats(self.device)
         self.at[point] = time.perf_counter_ns()
+
+    def is_exact(self, counters: int) -> bool:
+        """Whether the allocator handed out what was asked for. It gives whole pieces of 512 bytes, which is the same in every step;
+        but a rest of up to a mebibyte that it does not cut off comes and goes. ``counters`` tensors have a single number."""
+        most = EXACT + SMALLEST * counters
+        pairs = [(self.peak[point], asked) for point, asked in self.asked.items() if point != "step begins"]
+        return bool(pairs) and all(asked is not None and peak - asked <= most for peak, asked in pairs)
+
+
+#: What whole pieces of 512 bytes may come to. A single rest is mostly larger.
+EXACT = 1 << 18
 
 
 class Surroundings:
@@ -195,9 +209,9 @@ def state_to_come(optimizer: Optional[torch.optim.Optimizer], device: torch.devi
         return None if not optimizer.state else 0
     total = 0
     for group in optimizer.param_groups:
-        count = each(group)
+        count, counters = each(group), SMALLEST if counts_on_device(group) else 0
         for parameter in _new(group["params"], optimizer, device):
-            total += count * allocated_bytes(tensor_bytes(parameter))
+            total += count * allocated_bytes(tensor_bytes(parameter)) + counters
     return total
 
 
@@ -212,10 +226,21 @@ def state_as_it_will_be(optimizer: Optional[torch.optim.Optimizer], device: torc
         for group in optimizer.param_groups:
             for parameter in _new(group["params"], optimizer, device):
                 made += [torch.empty_like(parameter, requires_grad=False) for _ in range(each(group))]
+                if counts_on_device(group):
+                    made.append(torch.empty((), dtype=torch.float32, device=device))
     except RuntimeError:
         # Of which running out of memory is one. What it takes is estimated then.
         return None
     return made
+
+
+#: The least that PyTorch's CUDA allocator hands out.
+SMALLEST = 512
+
+
+def counts_on_device(group: Dict[str, Any]) -> bool:
+    """Whether each parameter has a number of its own on the device: how many steps there were."""
+    return bool(group.get("fused") or group.get("capturable"))
 
 
 def allocated_bytes(size: int) -> int:
