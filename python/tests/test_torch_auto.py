@@ -354,11 +354,11 @@ def test_with_room_for_everything_the_blocks_run_as_they_are() -> None:
 def test_whether_the_allocator_hands_out_what_is_asked_for() -> None:
     watch = Watch(torch.device("cpu"))
     assert not watch.is_exact(10**6), "nobody counts"
-    watch.peak = {"step begins": 10**9, "loss": 10**8, "step ends": 10**8}
-    watch.asked = {"step begins": 0, "loss": 10**8 - EXACT - 1024, "step ends": 10**8}
-    assert watch.is_exact(2), "two numbers of their own, and what was there before does not count"
+    watch.live = {"step begins": 10**8, "loss": 10**9}
+    watch.asked = {"step begins": 10**8 - EXACT - 1024, "loss": 0}
+    assert watch.is_exact(2), "two numbers of their own"
     assert not watch.is_exact(1)
-    watch.asked["step ends"] = None
+    watch.asked["step begins"] = None
     assert not watch.is_exact(2), "an old PyTorch"
 
 

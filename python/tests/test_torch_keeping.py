@@ -529,20 +529,34 @@ def test_what_the_allocator_hands_out() -> None:
 
 
 def test_only_the_devices_times_count_where_it_is_the_limit() -> None:
-    from rekindle.torch.times import Times, Took, _device_is_the_limit
+    from rekindle.torch.recipes import Recipe
+    from rekindle.torch.times import Ahead, Times, Took, _device_time, _followed, _time
 
     def times(cpu: int, kept_cpu: int) -> Times:
         took = Took(device=100, cpu=cpu, fastest=100, slowest=100)
         kept = Took(device=50, cpu=kept_cpu, fastest=50, slowest=50)
-        return Times(took, {None: (took, took)}, (took, took), {"attention": (1, kept, kept)}, {}, 0, {})
+        levels = {"attention": (1, kept, kept), "1 results": (1, kept, kept)}
+        return Times(took, {None: (took, took)}, (took, took), levels, {"1 results": Recipe([])}, 0, {})
+
+    def ahead(of: Times, around: int = 0) -> Ahead:
+        return Ahead([of] * 4, around, haunts=True)
 
     # Each stage takes the device 300: two runs and a backward.
-    assert _device_is_the_limit([times(60, 60)] * 4, 0)
-    assert not _device_is_the_limit([times(90, 90)] * 4, 0)
-    # What lies around the region gives the CPU time, too; what is kept costs it time.
-    assert _device_is_the_limit([times(90, 90)] * 4, 400)
-    assert not _device_is_the_limit([times(60, 130)] * 4, 0)
-    # So does a tape of which a part is made again when it goes back.
+    assert ahead(times(60, 30)).usually and ahead(times(60, 30)).with_way("attention", kept=True)
+    assert ahead(times(60, 30)).time_of(None) is _device_time
+    assert not ahead(times(90, 30)).usually and ahead(times(90, 30)).time_of(None) is _time
+    # What lies around the region gives the CPU time, too.
+    assert ahead(times(90, 30), 400).usually
+    # What is kept costs the CPU time. Then that way takes what it takes the CPU, and others do not.
+    slow = times(60, 130)
+    assert ahead(slow).usually and not ahead(slow).with_way("attention", kept=True)
+    assert ahead(slow).time_of("attention", kept=True) is _time
+    assert set(_followed(slow, ahead(slow))["kept"]) == {"attention"} and _followed(slow, ahead(slow))["recipes"] == {}
+    assert set(_followed(times(60, 30), ahead(times(60, 30)))["kept"]) == {"attention", "1 results"}
+    assert set(_followed(times(90, 130), ahead(times(90, 130)))["kept"]) == {"attention", "1 results"}, "it is behind anyway"
+    # So does a tape of which a part is made again when it goes back: as an option of the same name, which is another way.
     part = Took(device=100, cpu=120, fastest=100, slowest=100)
-    usual = times(60, 60)
-    assert not _device_is_the_limit([usual._replace(taped={**usual.taped, "attention": (part, part)})] * 4, 0)
+    usual = times(60, 30)
+    of = ahead(usual._replace(taped={**usual.taped, "attention": (part, part)}))
+    assert of.usually and not of.with_way("attention") and of.with_way("attention", kept=True)
+    assert of.time_of("attention") is _time

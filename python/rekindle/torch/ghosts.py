@@ -219,6 +219,12 @@ class Noting:
     def __enter__(self) -> "Noting":
         holders, inside, behind, values = self.ghost.holders, self.inside, self.behind, self.values
 
+        def place_alone(tensor: torch.Tensor) -> Holder:
+            # Nothing is kept, and no call looked at. Every value of every stage comes through here.
+            holder = Holder(tensor)
+            holders.append(holder)
+            return holder
+
         def place(tensor: torch.Tensor) -> Holder:
             holder = Holder(tensor)
             if inside[0] is not None:
@@ -228,7 +234,8 @@ class Noting:
             holders.append(holder)
             return holder
 
-        self.hooks = torch.autograd.graph.saved_tensors_hooks(place, _read)
+        alone = self.mode is None and self.ghost.recipe is None and not values
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(place_alone if alone else place, _read)
         self.hooks.__enter__()
         if self.mode is not None:
             self.mode.__enter__()
@@ -444,8 +451,32 @@ class Filling:
         """What runs a block."""
         return block if self.recipe is None else _followed(block, self._follow)
 
+    def _fill_all(self) -> Callable[[torch.Tensor], None]:
+        """:meth:`_fill` where every place is asked for and no call is left out: every value of every stage comes through here."""
+        holders, last = self.holders, len(self.holders) - 1
+        at = 0
+
+        def fill(tensor: torch.Tensor) -> None:
+            nonlocal at
+            if at > last:
+                return
+            holder = holders[at]
+            if tensor.shape != holder.shape or tensor.dtype != holder.dtype:
+                self.at = at
+                self._differ(in_words((tuple(holder.shape), holder.dtype)), in_words(describe(tensor)))
+            holder.value = tensor.detach()
+            at += 1
+            self.at = at
+            if at > last:
+                self.complete = self.stopped = True
+                raise Stop
+
+        return fill
+
     def __enter__(self) -> "Filling":
-        self.hooks = torch.autograd.graph.saved_tensors_hooks(self._fill, _read)
+        alone = not self.calls and self.recipe is None and self.after is None and self.until is None
+        fill = self._fill_all() if alone else self._fill
+        self.hooks = torch.autograd.graph.saved_tensors_hooks(fill, _read)
         self.hooks.__enter__()
         if self.calls and self.recipe is None:
             self.mode = Watching(frozenset(call.function for call in self.calls), self._call)

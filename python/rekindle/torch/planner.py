@@ -122,9 +122,10 @@ class Planner:
             )
         else:
             measured = json.loads(self.given_profile.to_json())
-            # Those that a second run was measured to pay for.
-            of_region = region_of(measured) if is_whole(measured) else measured
-            known["haunted"] = [number for number, stage in enumerate(of_region["stages"], 1) if stage.get("unread_ns")]
+            if self.given_plan is not None:
+                # Those that this was measured to pay for when the plan was made.
+                of_region = region_of(measured) if is_whole(measured) else measured
+                known["haunted"] = [number for number, stage in enumerate(of_region["stages"], 1) if stage.get("unread_ns")]
         self.latest = copy.deepcopy((measured, known))
         return self._of_profile(measured, known, names, tensors)
 

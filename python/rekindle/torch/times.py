@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
@@ -79,13 +79,12 @@ def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: in
             known[kind] = times, engine.forward(number, boundary)
         times, boundary = known[kind]
         of_stages.append(times)
-    if _device_is_the_limit([without_recipes(times) for times in of_stages], around_ns):
-        if not _device_is_the_limit(of_stages, around_ns):
-            # To follow every call takes the CPU time that it has not got.
-            of_stages = [without_recipes(times) for times in of_stages]
     # Over a whole step the CPU makes up for one stage what it loses with another.
     haunts = max(_step(of_stages, around_ns, haunted=True)) < max(_step(of_stages, around_ns, haunted=False))
-    time_of = _device_time if _device_is_the_limit(of_stages, around_ns) else _time
+    ahead = Ahead(of_stages, around_ns, haunts)
+    # To follow every call takes the CPU time that it may not have.
+    of_stages = [times._replace(**_followed(times, ahead)) for times in of_stages]
+    time_of = ahead.time_of(None)
     haunted = []
     for number, (stage, times) in enumerate(zip(profile["stages"], of_stages), 1):
         forward, backward = times.taped[None]
@@ -94,8 +93,9 @@ def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: in
         stage["forward_ns"] = (time_of(times.untaped) + time_of(forward)) // 2
         for option in stage.get("options", ()):
             pair = times.taped[option["name"]]
-            option["forward_ns"] = _not_below(pair[0], forward, stage["forward_ns"], time_of)
-            option["backward_ns"] = _not_below(pair[1], backward, stage["backward_ns"], time_of)
+            of_option = ahead.time_of(option["name"])
+            option["forward_ns"] = _not_below(pair[0], forward, stage["forward_ns"], of_option)
+            option["backward_ns"] = _not_below(pair[1], backward, stage["backward_ns"], of_option)
         if haunts and times.haunted is not None:
             haunted.append(number)
             first, second = times.haunted
@@ -106,17 +106,12 @@ def add_times(engine: Any, boundary: Boundary, profile: Dict[str, Any], runs: in
             if saved > 0:
                 stage["unread_ns"] = saved
     kept = [
-        {level: Kept(size, time_of(first), time_of(second)) for level, (size, first, second) in times.kept.items()}
+        {level: Kept(size, *map(ahead.time_of(level, kept=True), pair)) for level, (size, *pair) in times.kept.items()}
         for times in of_stages
     ]
     rooms = {number: times.room for number, times in enumerate(of_stages, 1) if times.room}
     recipes = {number: times.recipes for number, times in enumerate(of_stages, 1) if times.recipes}
     return Found(haunted, kept, recipes, rooms, [times.taped_extras for times in of_stages])
-
-
-def without_recipes(times: Times) -> Times:
-    kept = {level: what for level, what in times.kept.items() if level not in times.recipes}
-    return times._replace(kept=kept, recipes={})
 
 
 def _step(of_stages: List[Times], around_ns: int, haunted: bool) -> Tuple[int, int]:
@@ -131,17 +126,43 @@ def _step(of_stages: List[Times], around_ns: int, haunted: bool) -> Tuple[int, i
     return device, cpu
 
 
-def _device_is_the_limit(of_stages: List[Times], around_ns: int) -> bool:
-    """Whether the CPU is ahead of the device over a whole step, in whichever way that is slowest for the CPU. What it loses with
-    one stage it then makes up for with another, and only the device's times count."""
-    device, cpu = _step(of_stages, around_ns, haunted=True)
-    for times in of_stages:
-        first, second = times.haunted or (times.untaped, times.taped[None][0])
-        backward = times.taped[None][1]
-        again = first.cpu + second.cpu + backward.cpu
-        kept = [one.cpu + other.cpu + backward.cpu for _, one, other in times.kept.values()]
-        cpu += max([again, *kept, *(forward.cpu + back.cpu for forward, back in times.taped.values())]) - again
-    return cpu < AHEAD * device
+class Ahead:
+    """Whether the CPU is ahead of the device over a whole step in which every stage goes one way: what it loses with one stage it then
+    makes up for with another, and only the device's times count. Ways that take it longer count as long as they take it."""
+
+    def __init__(self, of_stages: List[Times], around_ns: int, haunts: bool):
+        self.of_stages, self.around_ns = of_stages, around_ns
+        device, cpu = _step(of_stages, around_ns, haunted=haunts)
+        self.usually = cpu < AHEAD * device
+        self._known: Dict[Tuple[str, bool], bool] = {}
+
+    def with_way(self, name: str, kept: bool = False) -> bool:
+        """With an option's name, or, ``kept``, with that of a level of what waits in host memory."""
+        if (name, kept) not in self._known:
+            device, cpu = self.around_ns, 0
+            for times in self.of_stages:
+                forward, backward = times.taped[None]
+                again = (*(times.haunted or (times.untaped, forward)), backward)
+                tooks: Sequence[Took] = again
+                if kept:
+                    tooks = (*times.kept[name][1:], backward) if name in times.kept else again
+                else:
+                    tooks = times.taped.get(name, again)
+                device += sum(took.device for took in tooks)
+                cpu += sum(took.cpu for took in tooks)
+            self._known[name, kept] = self.usually and cpu < AHEAD * device
+        return self._known[name, kept]
+
+    def time_of(self, name: Optional[str], kept: bool = False) -> Callable[[Took], int]:
+        is_ahead = self.usually if name is None else self.with_way(name, kept)
+        return _device_time if is_ahead else _time
+
+
+def _followed(times: Times, ahead: Ahead) -> Dict[str, Any]:
+    """Of what stages may keep: levels with a recipe only where the CPU stays ahead with them, or is behind anyway."""
+    left_out = {level for level in times.recipes if ahead.usually and not ahead.with_way(level, kept=True)}
+    kept = {level: what for level, what in times.kept.items() if level not in left_out}
+    return {"kept": kept, "recipes": {level: recipe for level, recipe in times.recipes.items() if level not in left_out}}
 
 
 #: The part of a step the CPU may take to count as ahead. Within a step it has more to do than is measured here.

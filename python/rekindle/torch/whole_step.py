@@ -26,7 +26,7 @@ class Watch:
         self.live: Dict[str, int] = {}
         self.peak: Dict[str, int] = {}
         self.at: Dict[str, int] = {}
-        #: The most that was asked for, where PyTorch counts that.
+        #: What was asked for of what is there, where PyTorch counts that.
         self.asked: Dict[str, Optional[int]] = {}
 
     def __call__(self, point: str) -> None:
@@ -35,20 +35,20 @@ class Watch:
             torch.cuda.synchronize(self.device)
             self.live[point] = torch.cuda.memory_allocated(self.device)
             self.peak[point] = torch.cuda.max_memory_allocated(self.device)
-            self.asked[point] = torch.cuda.memory_stats(self.device).get("requested_bytes.all.peak")
+            self.asked[point] = torch.cuda.memory_stats(self.device).get("requested_bytes.all.current")
             torch.cuda.reset_peak_memory_stats(self.device)
         self.at[point] = time.perf_counter_ns()
 
     def is_exact(self, counters: int) -> bool:
-        """Whether the allocator handed out what was asked for. It gives whole pieces of 512 bytes, which is the same in every step;
-        but a rest of up to a mebibyte that it does not cut off comes and goes. ``counters`` tensors have a single number."""
-        most = EXACT + SMALLEST * counters
-        pairs = [(self.peak[point], asked) for point, asked in self.asked.items() if point != "step begins"]
-        return bool(pairs) and all(asked is not None and peak - asked <= most for peak, asked in pairs)
+        """Whether the allocator handed out what was asked for of all that is there when a step begins. It gives whole pieces of 512
+        bytes, which is the same each time; but rests of up to a mebibyte that it does not cut off are there or not as it comes. They
+        are of the sizes of parameters, which their gradients have as well. ``counters`` tensors have a single number."""
+        asked = self.asked.get("step begins")
+        return asked is not None and self.live["step begins"] - asked <= EXACT + SMALLEST * counters
 
 
-#: What whole pieces of 512 bytes may come to. A single rest is mostly larger.
-EXACT = 1 << 18
+#: What whole pieces of 512 bytes may come to beside these. A rest is mostly larger.
+EXACT = 1 << 16
 
 
 class Surroundings:
