@@ -2,14 +2,20 @@
 """What a region costs on the CPU's side, block by block: plain PyTorch, everything kept, each block run again.
 
     python overhead.py --device cuda
+    python overhead.py --device cuda --model gpt2-small --length 1024 --batch 8
+
+With a model: whole steps under the same plan, in turns. The CPU waits for the device after each of them, so that it is never ahead.
 """
 
 from __future__ import annotations
 
 import argparse
 import cProfile
+import gc
+import os
 import pstats
 import statistics
+import sys
 import time
 from typing import Any, Callable, Dict, List
 
@@ -20,6 +26,11 @@ import rekindle.torch
 from rekindle.torch import engine as engines
 from rekindle.torch import node as nodes
 from rekindle.torch.random_state import Generators
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from models import SHAPES, build  # noqa: E402
+from ways import per_block  # noqa: E402
 
 BLOCKS = 24
 
@@ -78,10 +89,49 @@ def watch(owner: Any, name: str, said: Dict[str, List[float]]) -> None:
     setattr(owner, name, watched)
 
 
+def in_turns(options: argparse.Namespace) -> None:
+    """Steps of a model: PyTorch's `checkpoint` per block and ours with each block run again, several times in turns."""
+    dtype = torch.bfloat16 if options.device == "cuda" else torch.float32
+    generator = torch.Generator().manual_seed(1)
+    vocabulary = SHAPES[options.model].vocabulary
+    tokens = torch.randint(0, vocabulary, (options.batch, options.length + 1), generator=generator).to(options.device)
+    ids, targets = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    for turn in range(1, options.turns + 1):
+        for name in ("plain", "per-block", "every-1", "store-all"):
+            model = build(options.model, options.length, options.device, dtype, 0)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **({"fused": True} if options.device == "cuda" else {}))
+            if name == "per-block":
+                per_block(model, (ids, targets), optimizer)
+            elif name != "plain":
+                model.blocks = rekindle.torch.checkpointed(model.blocks, strategy=name)
+            times = []
+            for _ in range(options.steps + 5):
+                synchronize()
+                start = time.perf_counter()
+                model(ids, targets).backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+                synchronize()
+                times.append((time.perf_counter() - start) * 1e3)
+            counted = times[5:]
+            print(f"turn {turn}, {name}: {statistics.median(counted):.2f} ms a step, {min(counted):.2f} to {max(counted):.2f}", flush=True)
+            del model, optimizer
+            gc.collect()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda")
-    device = torch.device(parser.parse_args().device)
+    parser.add_argument("--model", default="", choices=["", *sorted(SHAPES)])
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    if options.model:
+        in_turns(options)
+        return
+    device = torch.device(options.device)
     blocks = nn.Sequential(*[Block() for _ in range(BLOCKS)]).to(device)
     x = torch.randn(4, 8, device=device, requires_grad=True)
     for strategy in ("plain", "store-all", "every-1"):

@@ -31,6 +31,9 @@ from ways import Way, named, ours  # noqa: E402
 
 MIB = 1 << 20
 
+#: What `bound` needs of what is known of a region.
+KNOWN = ("tiers", "beyond_ns", "late_bytes", "run_again_ns", "kept", "is_ahead")
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -179,9 +182,11 @@ class Bench:
             row["predicted_ms"] = way.installed.report.predicted_step_ns / 1e6
             known = way.installed.region.current.known
             row["levels"] = known.get("levels")
-            row["kept"] = [kept for kept in known.get("kept", ())[:1]]
-            row["rooms"] = list(known.get("rooms", {}).values())[:1]
             row["profile"] = json.loads(way.installed.profile.to_json())
+            row["known"] = {name: known[name] for name in KNOWN if name in known}
+            around = 1 if way.installed.report.whole_step else 0
+            stages = row["profile"]["stages"]
+            row["known"]["forward_ns"] = [stage["forward_ns"] for stage in stages[around : len(stages) - around]]
             row["actions"] = way.installed.plan.actions
         return row
 

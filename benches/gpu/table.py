@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional
 
+from bound import words
+
 MIB = 1 << 20
 
 
@@ -49,6 +51,8 @@ def table(config: Dict[str, Any], rows: List[Dict[str, Any]]) -> str:
             f"| {row['way']} | {row['step_ms']:.1f} | {_mebibytes(peak)} | {_mebibytes(budget)} | {_mebibytes(predicted)} "
             f"| {off} | {against} | {row.get('note', '')} |"
         )
+    for line in words(rows):
+        lines += ["", line]
     bases = [row["base_bytes"] for row in rows if row.get("base_bytes")]
     if bases:
         lines += ["", f"Before a step begins {_mebibytes(bases[0])} MiB are there: parameters, the optimizer's state, the batch."]

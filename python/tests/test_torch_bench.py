@@ -69,3 +69,58 @@ def test_the_picture_has_every_point() -> None:
     assert "-14.3% of per-block" in text and "+0.0% of plain" in text and "OutOfMemoryError" in text
     rows[2]["peak_bytes"] = 501 << 20
     assert "OVER THE BUDGET" in table(config, rows)
+
+
+def test_what_host_memory_can_save_at_most() -> None:
+    sys.path.insert(0, str(SCRIPT.parent))
+    try:
+        from bound import at, bound, hull, words
+        from table import table
+    finally:
+        sys.path.pop(0)
+    # The point in the middle lies below the line between its neighbours, and the last one saves nothing more.
+    curve = hull([(10, 5), (20, 6), (30, 9), (40, 9)])
+    assert curve == [(0.0, 0.0), (10, 5), (30, 9)]
+    assert [at(curve, size) for size in (0, 5, 10, 20, 30, 99)] == [0, 2.5, 5, 7, 9, 9]
+    per_block = {"way": "per-block", "peak_bytes": 10**9, "step_ms": 100.0, "budget_bytes": None, "predicted_bytes": None, "gradients": "="}
+    tier = {"write_bytes_per_second": 10**10}
+    # Four blocks of 2 ms: 6 ms for the link at 10 bytes a nanosecond, and 4 MB more while the loss is computed.
+    known = {
+        "is_ahead": True,
+        "tiers": [tier],
+        "beyond_ns": 10**6,
+        "late_bytes": 4 * 10**6,
+        "run_again_ns": [3 * 10**6] * 4,
+        "forward_ns": [2 * 10**6] * 4,
+        "kept": [{"attention": [16 * 10**6, 2 * 10**6, 0], "products": [32 * 10**6, 10**6, 500_000]}] * 4,
+    }
+    loss = {"tape_bytes": 10**6, "backward_extra_bytes": 759 * 10**6}
+    profile = {"stages": [{"tape_bytes": 10**8}, *[{"output_bytes": 10**7}] * 4, loss]}
+    ours = {**per_block, "way": "ours-host@953", "budget_bytes": 10**9, "predicted_ms": 50.0, "step_ms": 97.0, "known": known, "note": ""}
+    ours.update(base_bytes=10**8, profile=profile)
+    found = bound({**ours, "predicted_ms": 97.0}, per_block)
+    assert found == {"bytes": 64 * 10**6, "saved_ms": 4.0, "ms": 96.0}
+    # A device that got slower saves more, and half of the room saves half as much.
+    assert abs(bound(ours, per_block)["saved_ms"] - 4.0 * 97 / 50) < 1e-9
+    less = bound({**ours, "predicted_ms": 97.0, "budget_bytes": 10**9 - 32 * 10**6}, per_block)
+    assert (less["bytes"], less["saved_ms"]) == (32 * 10**6, 2.0)
+    # Only so much passes until the model returns, whatever room there is.
+    hasty = {**known, "late_bytes": 10**9}
+    assert bound({**ours, "predicted_ms": 97.0, "known": hasty}, per_block)["bytes"] == 70 * 10**6
+    # Where the CPU is the limit, or something else than the loss sets the peak, it says nothing; nor with more room than per-block takes.
+    assert bound({**ours, "known": {**known, "is_ahead": False}}, per_block) is None
+    assert bound({**ours, "base_bytes": 0}, per_block) is None
+    # Nor where a block's input is cheaper to do without than what would be there instead.
+    cheap = {**known, "run_again_ns": [4 * 10**6] * 4}
+    assert bound({**ours, "known": cheap}, per_block) is None
+    assert bound({**ours, "budget_bytes": 10**9 + 1}, per_block) is None
+    assert words([ours]) == [] and len(words([per_block, ours])) == 1
+    config = {"model": "m", "batch": 1, "length": 2, "dtype": "d", "device": "g", "layers": 3, "torch": "2"}
+    assert "no such plan is faster than 92.2 ms (-7.8% of per-block)" in table(config, [per_block, ours])
+
+
+def test_steps_are_compared_in_turns() -> None:
+    command = [sys.executable, str(SCRIPT.with_name("overhead.py")), "--device", "cpu", "--model", "tiny", "--length", "8", "--batch", "1"]
+    done = subprocess.run([*command, "--steps", "1", "--turns", "1"], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[2] for line in done.stdout.splitlines()] == ["plain:", "per-block:", "every-1:", "store-all:"]

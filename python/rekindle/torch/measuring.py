@@ -228,7 +228,7 @@ def measure(
         generators.restore(state)
     known: Dict[str, Any] = {"sized": "allocator" if sized else "saved tensors", "kinds": kinds, "runs": runs}
     known.update(haunted=found.haunted, kept=found.kept, rooms=found.rooms, taped_extras=found.taped_extras)
-    known["recipes"] = found.recipes
+    known["recipes"], known["is_ahead"] = found.recipes, found.is_ahead
     return profile, known
 
 

@@ -148,6 +148,9 @@ class Planner:
             return around.around(measured, late_bytes) if around else measured
 
         beyond = (around.beyond_ns(), around.late_bytes()) if around and self.is_told else (0, 0)
+        known["tiers"] = copy.deepcopy(measured.get("tiers", []))
+        known["beyond_ns"], known["late_bytes"] = beyond
+        known["run_again_ns"] = [2 * stage["forward_ns"] - stage.get("unread_ns", 0) for stage in measured["stages"]]
         candidates = [Candidate(measured)] if self.given_plan is not None else list(self._candidates(measured, known, beyond))
         plan, profile, measured, arrangement = self._best(candidates, complete, base)
         stepwise = is_whole(json.loads(profile.to_json()))
