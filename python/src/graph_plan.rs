@@ -462,8 +462,7 @@ pub(crate) fn plan_graph(
 ) -> PyResult<PyGraphPlan> {
     let graph = graph.get();
     let planner = planner(solver.unwrap_or("optimal"))?;
-    let mut request = Request::default();
-    request.budget_bytes = match budget.map(Budget::new).transpose()? {
+    let budget_bytes = match budget.map(Budget::new).transpose()? {
         None => None,
         Some(Budget::Bytes(bytes)) => Some(bytes),
         Some(Budget::Part(part)) => Some(Bytes::new((graph.store_all()?.get() as f64 * part) as u64)),
@@ -476,6 +475,7 @@ pub(crate) fn plan_graph(
                 .into());
         }
     };
+    let mut request = Request { budget_bytes, ..Request::default() };
     if let Some(margin) = margin {
         request.margin = arguments::fraction("margin", margin)?;
     }
