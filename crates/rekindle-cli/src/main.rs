@@ -35,6 +35,7 @@ mod screen;
 mod simulate;
 mod size;
 mod strategy;
+mod timeline;
 mod totals;
 mod train;
 mod transfers;

@@ -195,6 +195,34 @@ fn a_policy_gives_the_gradients_of_plain_training() {
 }
 
 #[test]
+fn train_writes_a_timeline_of_a_step() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("step.json");
+    let file = path.to_str().unwrap();
+    for (how, forwards, again) in [("every-1", 4, 3), ("store-all", 4, 0)] {
+        let output = rekindle(&tiny("train", &["--steps", "1", "--strategy", how, "--trace", file]));
+        assert!(output.status.success(), "{}", seen(&output));
+        let timeline: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let events = timeline["traceEvents"].as_array().unwrap();
+        let count = |kind: &str| events.iter().filter(|event| event["cat"] == kind).count();
+        assert_eq!(
+            (count("forward"), count("recompute"), count("backward")),
+            (forwards, again, forwards),
+            "{how}"
+        );
+        assert!(events.iter().any(|event| event["name"] == "block.0"), "{how}");
+    }
+    let before = std::fs::read(&path).unwrap();
+    let output = rekindle(&tiny("train", &["--strategy", "plain", "--trace", file]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(seen(&output).contains("hint: --strategy store-all"), "{}", seen(&output));
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    let nowhere = directory.path().join("no").join("step.json");
+    let output = rekindle(&tiny("train", &["--trace", nowhere.to_str().unwrap()]));
+    assert_eq!(output.status.code(), Some(2), "{}", seen(&output));
+}
+
+#[test]
 fn bench_runs_each_node_beside_burns() {
     let bench = json(&rekindle(&tiny("bench", &["--nodes", "--rounds", "1", "--json"])));
     let rows = bench["rows"].as_array().unwrap();
