@@ -18,7 +18,6 @@ mod graph;
 mod measure;
 mod meter;
 mod models;
-mod nearest;
 mod nodes;
 mod page;
 mod pipeline;

@@ -177,6 +177,7 @@ fn a_policy_gives_the_gradients_of_plain_training() {
         ("offload-inputs", "hint: give the place, too"),
         ("keep-all, tape head lean", "hint: docs/policies.md"),
         ("mostly", "full, selective, dots-saveable"),
+        ("selectiv", "the nearest name is `selective`"),
     ] {
         let output = rekindle(&tiny("verify", &["--policy", policy]));
         assert_eq!(output.status.code(), Some(2), "{policy}");
