@@ -267,7 +267,7 @@ fn it_is_traced_without_values() {
         let (region, images) = model.fine_stages(&batch);
         assert_eq!(
             rekindle::trace("two-tower", &region, images, &here).unwrap().profile().stages().len(),
-            15
+            17
         );
     });
 }
