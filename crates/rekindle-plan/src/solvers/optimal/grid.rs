@@ -33,7 +33,7 @@ impl Row {
 pub(super) const NONE: u16 = u16::MAX;
 
 /// The rows of the different cells that end at one boundary, in one chunk.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Column {
     /// Which row each cell has, or one of the two that nobody needs to hold.
     index: Vec<u32>,
@@ -98,6 +98,10 @@ impl Grid {
         most_bytes: u64,
     ) -> Option<Self> {
         let slots = usize::try_from(slots).ok()?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(slots / LANES + 1);
+        // Every thread has a chunk of its own beside what is held.
+        let rows = problem.cells.count() + problem.layout().shifted.count;
+        let most_bytes = most_bytes.checked_sub((threads * rows * size_of::<Row>()) as u64)?;
         let stages = problem.chain.stages();
         let empty = || (0..stages).map(|_| OnceLock::new()).collect::<Vec<_>>();
         let chunks: Vec<_> = (0..=slots / LANES).map(|_| empty()).collect();
@@ -115,8 +119,6 @@ impl Grid {
             deadline,
             most_bytes,
         };
-        let threads =
-            std::thread::available_parallelism().map_or(1, usize::from).min(solver.grid.chunks.len());
         std::thread::scope(|scope| {
             for thread in 1..threads {
                 let solver = &solver;
@@ -269,6 +271,8 @@ struct Chunk {
     rows: Vec<Row>,
     /// The rows of the cells with their input paid, by their shifted number.
     shifted: Vec<Row>,
+    /// The columns of the tile it is at.
+    columns: Vec<Column>,
 }
 
 impl Solver<'_> {
@@ -280,6 +284,10 @@ impl Solver<'_> {
             start: 0,
             rows: vec![Row::NONE; self.problem.cells.count()],
             shifted: vec![Row::NONE; self.layout.shifted.count],
+            columns: vec![
+                Column::default();
+                self.layout.tiles.iter().map(|tile| tile.ends.len()).max().unwrap_or(0)
+            ],
         };
         for index in (thread..self.grid.chunks.len()).step_by(threads) {
             (chunk.index, chunk.start) = (index, index * LANES);
@@ -316,7 +324,10 @@ impl Solver<'_> {
     #[inline(always)]
     fn solve_tile(&self, chunk: &mut Chunk, tile: &Tile) {
         let mut done = 0;
-        let mut columns: Vec<Column> = tile.ends.clone().map(|_| Column::default()).collect();
+        for column in &mut chunk.columns {
+            column.index.clear();
+            column.rows.clear();
+        }
         for task in &tile.tasks {
             let (first, end) = (task.first as usize, task.end as usize);
             let number = self.problem.cells.number(first, end);
@@ -324,25 +335,24 @@ impl Solver<'_> {
             let start = self.starts[number] as usize;
             if start >= chunk.start + LANES {
                 if task.solve {
-                    columns[end - tile.ends.start].index.push(TOO_SMALL);
+                    chunk.columns[end - tile.ends.start].index.push(TOO_SMALL);
                 }
                 continue;
             }
             if task.solve {
                 let row = self.solve(chunk, (first, end), start.saturating_sub(chunk.start), &mut done);
                 chunk.rows[number] = row;
-                columns[end - tile.ends.start].push(&row);
+                chunk.columns[end - tile.ends.start].push(&row);
             }
             if task.shift {
                 self.shift(chunk, first, end);
             }
         }
         self.sums.fetch_add(done, Ordering::Relaxed);
-        for (end, mut column) in tile.ends.clone().zip(columns) {
-            column.rows.shrink_to_fit();
+        for (end, column) in tile.ends.clone().zip(&chunk.columns) {
             self.bytes.fetch_add(column.bytes(), Ordering::Relaxed);
             // Only this thread has this chunk: nothing was there.
-            let _ = self.grid.chunks[chunk.index][end - 1].set(column);
+            let _ = self.grid.chunks[chunk.index][end - 1].set(column.clone());
         }
     }
 
@@ -451,6 +461,9 @@ impl pulp::NullaryFnOnce for SolveTile<'_, '_> {
     }
 }
 
+/// Lanes that are added up together.
+const HALF: usize = LANES / 2;
+
 /// Sweeps between two looks at whether the rest can still matter.
 const STRIDE: usize = 16;
 
@@ -464,46 +477,43 @@ struct Sums<'a> {
 }
 
 impl Sums<'_> {
-    /// Lowers each lane of `row` to the least `after + before + units` of some sweeps, or leaves it where a lane before
-    /// `start` need not be known. Says how many sums were looked at.
+    /// Lowers each lane of `row` to the least `after + before + units` of some sweeps; lanes before `start` need not be
+    /// known. Says how many sums were looked at.
     #[inline(always)]
     fn lower(&self, row: &mut Row, start: usize, sweeps: Range<usize>) -> u64 {
-        let mut least = row.0;
+        // More room never costs more: the upper half is through with long sweeps before the lower half is.
+        let (low, high) = row.0.split_at_mut(HALF);
+        let mut done = self.lower_half::<HALF>(high, start.saturating_sub(HALF), sweeps.clone());
+        if start < HALF {
+            done += self.lower_half::<0>(low, start, sweeps);
+        }
+        done.div_ceil(2)
+    }
+
+    #[inline(always)]
+    fn lower_half<const FIRST: usize>(&self, half: &mut [u16], start: usize, sweeps: Range<usize>) -> u64 {
+        let mut least = [0; HALF];
+        least.copy_from_slice(half);
         let mut done = 0;
         let after = self.after[sweeps.clone()].chunks(STRIDE);
         let strides =
             after.zip(self.before[sweeps.clone()].chunks(STRIDE)).zip(self.units[sweeps].chunks(STRIDE));
         for ((after, before), units) in strides {
             // Sweeps get longer: once the sweep alone is slower than what every lane has, so are all that follow.
-            let worst = least[start..].iter().fold(0, |worst, lane| worst.max(*lane));
-            if units.first().is_some_and(|units| *units >= worst) {
+            if units.first().is_some_and(|units| *units >= least[start]) {
                 break;
             }
             done += after.len() as u64;
-            // Two at a time: `least` is read and written half as often.
-            let mut pairs = after.chunks_exact(2).zip(before.chunks_exact(2)).zip(units.chunks_exact(2));
-            for ((after, before), units) in &mut pairs {
-                let (after_one, after_two) =
-                    (&self.shifted[after[0] as usize].0, &self.shifted[after[1] as usize].0);
-                let (before_one, before_two) =
-                    (&self.rows[before[0] as usize].0, &self.rows[before[1] as usize].0);
-                for lane in 0..LANES {
-                    let one = after_one[lane].saturating_add(before_one[lane]).saturating_add(units[0]);
-                    let two = after_two[lane].saturating_add(before_two[lane]).saturating_add(units[1]);
-                    least[lane] = least[lane].min(one.min(two));
-                }
-            }
-            if let (true, Some(after), Some(before), Some(units)) =
-                (after.len() % 2 == 1, after.last(), before.last(), units.last())
-            {
-                let (after, before) = (&self.shifted[*after as usize].0, &self.rows[*before as usize].0);
-                for lane in 0..LANES {
+            for ((after, before), units) in after.iter().zip(before).zip(units) {
+                let after = &self.shifted[*after as usize].0[FIRST..FIRST + HALF];
+                let before = &self.rows[*before as usize].0[FIRST..FIRST + HALF];
+                for lane in 0..HALF {
                     let sum = after[lane].saturating_add(before[lane]).saturating_add(*units);
                     least[lane] = least[lane].min(sum);
                 }
             }
         }
-        row.0 = least;
+        half.copy_from_slice(&least);
         done
     }
 }

@@ -203,6 +203,9 @@ pub(super) fn grid(
     until: Instant,
     most_bytes: u64,
 ) -> Option<Grid> {
+    if Instant::now() > until {
+        return None;
+    }
     let scale = Scale::new(&problem.chain, room.max(1), slots.into(), unit, problem.cells.repeat());
     let needed = scale.slots_for_bound(room);
     Grid::new(problem, scale, needed, until, most_bytes)
