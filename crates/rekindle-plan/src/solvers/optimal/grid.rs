@@ -72,6 +72,9 @@ impl Column {
     }
 }
 
+/// Sides from which a grid is looked at, less one.
+pub(super) const SIDES: u64 = 8;
+
 /// A solved grid.
 #[derive(Debug)]
 pub(super) struct Grid {
@@ -158,7 +161,15 @@ impl Grid {
         self.at(problem.layout(), whole, self.scale.slots_for_bound(room)) == NONE
     }
 
-    /// What the cell should begin with in a room of so many bytes. The grid says what is fast; whether it fits is asked
+    /// How many slots to leave aside when the grid is looked at from one of its sides, from 0 to [`SIDES`].
+    ///
+    /// For the bound a grid has slots for all that rounding may add to what is held. A plan that is read off it holds what
+    /// grew by less, or shrank; how much of those slots it really has is tried.
+    pub(super) fn aside(&self, side: u64) -> u64 {
+        (self.scale.hidden() * side as f64 / SIDES as f64) as u64
+    }
+
+    /// What the cell should begin with in a room of so many bytes, with some slots left aside. The grid says what is fast; whether it fits is asked
     /// to the byte, so a room that can be met is always met.
     pub(super) fn choose(
         &self,

@@ -6,10 +6,10 @@ use std::time::Instant;
 use super::chain::Chain;
 use super::choice::{self, Choice};
 use super::exact::{self, Staircases};
-use super::grid::Grid;
+use super::grid::{Grid, SIDES};
 use super::halving;
 use super::knapsack::Knapsack;
-use super::outline::Choose;
+use super::outline::{Choose, outline};
 use super::problem::Problem;
 use super::scale::{Scale, Slots, greatest_common_divisor};
 use crate::{Action, Gap};
@@ -19,9 +19,6 @@ pub(super) const MOST_BYTES: u64 = 1_800 << 20;
 
 /// Overheads of a grid lie below this, so that a sum of a few can still be told from one that is too large.
 const MOST_UNITS: u64 = 60_000;
-
-/// Sides from which a grid is looked at, less one.
-pub(super) const SIDES: u64 = 8;
 
 /// A unit of time is fitted to times that at least one stage in so many has.
 const USUAL_TIME: u64 = 8;
@@ -127,17 +124,24 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Keeps the best of the plans that a grid leads to.
+    /// Keeps the best of the plans that a grid leads to from several sides. Only that one is written down.
     fn take_from(&mut self, problem: &Problem, grid: &Grid) {
-        let hidden = grid.scale.hidden();
+        let mut fastest: Option<(u64, u64)> = None;
         for part in 0..=SIDES {
-            let aside = (hidden * part as f64 / SIDES as f64) as u64;
-            self.take(plan(problem, self.room, |first, end, room| {
-                grid.choose(problem, first, end, room, aside)
-            }));
-            if self.close() {
-                return;
+            let aside = grid.aside(part);
+            let choose = |first, end, room| grid.choose(problem, first, end, room, aside);
+            let Some(found) = outline(problem, choose, self.room) else { continue };
+            if fastest.is_none_or(|fastest| found.overhead < fastest.0) {
+                fastest = Some((found.overhead, aside));
             }
+            if self.is_close(found.overhead) || Instant::now() > self.deadline {
+                break;
+            }
+        }
+        let best = self.best.as_ref().map_or(u64::MAX, |best| best.0);
+        if let Some((_, aside)) = fastest.filter(|(overhead, _)| *overhead < best) {
+            let choose = |first, end, room| grid.choose(problem, first, end, room, aside);
+            self.take(plan(problem, self.room, choose));
         }
     }
 
@@ -152,9 +156,12 @@ impl<'a> Search<'a> {
 
     /// Whether the plan is as close to the bound as was asked.
     pub(super) fn close(&self) -> bool {
-        let Some((overhead, _)) = &self.best else { return false };
+        self.best.as_ref().is_some_and(|(overhead, _)| self.is_close(*overhead))
+    }
+
+    fn is_close(&self, overhead: u64) -> bool {
         let left = overhead.saturating_sub(self.bound) as f64;
-        left <= self.gap.get() * self.chain.base.saturating_add(*overhead) as f64
+        left <= self.gap.get() * self.chain.base.saturating_add(overhead) as f64
     }
 
     pub(super) fn late(&self) -> bool {
@@ -237,7 +244,6 @@ pub(super) fn slowest(chain: &Chain) -> u64 {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 pub(super) mod tests {
-    use super::super::outline::outline;
     use super::*;
     use crate::{Bytes, Nanos, Profile, StageProfile, TapeOption, simulate};
     use proptest::prelude::*;

@@ -8,13 +8,13 @@ use std::time::Instant;
 
 use super::chain::Chain;
 use super::choice::{self, Choice};
-use super::grid::Grid;
+use super::grid::{Grid, SIDES};
 use super::halving;
 use super::knapsack::Knapsack;
 use super::looks::{Found, Look, Looks, Source};
 use super::outline::outline;
 use super::problem::Problem;
-use super::refine::{self, SIDES};
+use super::refine;
 use super::scale::Slots;
 use crate::Action;
 
@@ -45,8 +45,8 @@ pub(super) struct Series {
     grids: Vec<Held>,
     /// Choices of plans whose grids were too large to be held on to.
     written: Vec<Vec<Choice>>,
-    /// From which side a grid was best looked at last, in parts of what is hidden.
-    aside: u64,
+    /// From which side a grid was best looked at last.
+    side: u64,
     /// Whether time was up before every look was as close as it could be.
     pub(super) late: bool,
 }
@@ -92,7 +92,7 @@ impl Series {
     /// Grids until every look is close, where they can prove it; fewer when time or memory is up.
     pub(super) fn new(task: Task<'_>, looks: &mut Looks) -> Self {
         let mut series =
-            Self { view: task.view, grids: Vec::new(), written: Vec::new(), aside: 0, late: false };
+            Self { view: task.view, grids: Vec::new(), written: Vec::new(), side: 0, late: false };
         let usual = usual_slots(task.problem);
         let (mut slots, mut sums) = (usual, 0u64);
         let mut top = looks.list.len();
@@ -262,18 +262,17 @@ impl Series {
 
     /// Looks at a room on a grid, from several sides, until plan and bound are close.
     fn look(&mut self, task: Task<'_>, looks: &mut Looks, look: usize, grid: usize) {
-        let (room, first) = (looks.list[look].room, self.aside);
-        let others = (0..=SIDES).filter(|part| *part != first);
-        for part in [first].into_iter().chain(others) {
-            let found = self.found(task.problem, grid, room, part);
-            let better = found.is_some_and(|found| {
-                looks.list[look].found.is_none_or(|best| found.overhead < best.overhead)
-            });
-            looks.take(look, found);
-            if !better && part != first {
+        let (room, usual) = (looks.list[look].room, self.side);
+        let others = (0..=SIDES).filter(|side| *side != usual);
+        for side in [usual].into_iter().chain(others) {
+            let best = looks.list[look].found;
+            looks.take(look, self.found(task.problem, grid, room, side));
+            let found = looks.list[look].found;
+            let better = found.map(|found| found.overhead) != best.map(|best| best.overhead);
+            if !better && side != usual {
                 continue;
             }
-            self.aside = part;
+            self.side = side;
             let Some(solved) = &self.grids[grid].solved else { return };
             looks.raise(look, |need| {
                 let proven = solved.bound(task.problem, need).filter(|_| task.proves);
@@ -285,11 +284,10 @@ impl Series {
         }
     }
 
-    /// The plan a grid leads to in a room when a part of what rounding may hide is left aside: the grid says what is
-    /// fast, but where what is held grew by less than it may have, it says so for less room than there is.
-    fn found(&self, problem: &Problem, grid: usize, room: u64, part: u64) -> Option<Found> {
+    /// The plan a grid leads to in a room, looked at from one of its sides.
+    fn found(&self, problem: &Problem, grid: usize, room: u64, side: u64) -> Option<Found> {
         let solved = self.grids.get(grid)?.solved.as_ref()?;
-        let aside = (solved.scale.hidden() * part as f64 / SIDES as f64) as u64;
+        let aside = solved.aside(side);
         let choose = |first, end, room| solved.choose(problem, first, end, room, aside);
         let plan = outline(problem, choose, room)?;
         let source = Source::View { view: self.view, grid, room, aside };
@@ -299,7 +297,7 @@ impl Series {
     /// The plan for a room that need not have been looked at.
     pub(super) fn plan(&self, problem: &Problem, room: u64) -> Option<Found> {
         let finest = self.near(room).next()?;
-        let sides = (0..=SIDES).filter_map(|part| self.found(problem, finest, room, part));
+        let sides = (0..=SIDES).filter_map(|side| self.found(problem, finest, room, side));
         sides.reduce(|best, other| other.better(Some(best)))
     }
 
