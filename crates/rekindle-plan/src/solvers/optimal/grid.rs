@@ -72,8 +72,8 @@ impl Column {
     }
 }
 
-/// Sides from which a grid is looked at, less one.
-pub(super) const SIDES: u64 = 8;
+/// Sides from which a grid is looked at at most, less one.
+const SIDES: u64 = 8;
 
 /// A solved grid.
 #[derive(Debug)]
@@ -161,12 +161,15 @@ impl Grid {
         self.at(problem.layout(), whole, self.scale.slots_for_bound(room)) == NONE
     }
 
-    /// How many slots to leave aside when the grid is looked at from one of its sides, from 0 to [`SIDES`].
+    /// How many slots may be left aside when a plan is read off the grid: each number is a side to look at it from.
     ///
-    /// For the bound a grid has slots for all that rounding may add to what is held. A plan that is read off it holds what
-    /// grew by less, or shrank; how much of those slots it really has is tried.
-    pub(super) fn aside(&self, side: u64) -> u64 {
-        (self.scale.hidden() * side as f64 / SIDES as f64) as u64
+    /// For the bound a grid has slots for all that rounding may add to what is held. A plan holds what grew by less, or
+    /// shrank; how much of those slots it really has is tried.
+    pub(super) fn sides(&self) -> impl Iterator<Item = u64> + use<> {
+        let hidden = self.scale.hidden();
+        let mut last = None;
+        let sides = (0..=SIDES).map(move |side| (hidden * side as f64 / SIDES as f64) as u64);
+        sides.filter(move |aside| last.replace(*aside) != Some(*aside))
     }
 
     /// What the cell should begin with in a room of so many bytes, with some slots left aside. The grid says what is fast; whether it fits is asked

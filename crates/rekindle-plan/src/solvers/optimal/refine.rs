@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::chain::Chain;
 use super::choice::{self, Choice};
 use super::exact::{self, Staircases};
-use super::grid::{Grid, SIDES};
+use super::grid::Grid;
 use super::halving;
 use super::knapsack::Knapsack;
 use super::outline::{Choose, outline};
@@ -127,8 +127,7 @@ impl<'a> Search<'a> {
     /// Keeps the best of the plans that a grid leads to from several sides. Only that one is written down.
     fn take_from(&mut self, problem: &Problem, grid: &Grid) {
         let mut fastest: Option<(u64, u64)> = None;
-        for part in 0..=SIDES {
-            let aside = grid.aside(part);
+        for aside in grid.sides() {
             let choose = |first, end, room| grid.choose(problem, first, end, room, aside);
             let Some(found) = outline(problem, choose, self.room) else { continue };
             if fastest.is_none_or(|fastest| found.overhead < fastest.0) {

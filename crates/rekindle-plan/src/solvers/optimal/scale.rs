@@ -194,8 +194,10 @@ impl Scale {
             counts.take(MOST_FITTED).map(move |count| size / count.max(1))
         });
         let slots = around.chain(fitted).filter(|slot| *slot > 0);
+        // Where stages repeat, boundaries that cost nothing would be kept all the way.
+        let least: &[bool] = if repeat { &[true] } else { &[true, false] };
         let roundings =
-            slots.flat_map(|slot| [true, false].map(|at_least_one| Rounding { slot, at_least_one }));
+            slots.flat_map(|slot| least.iter().map(move |&at_least_one| Rounding { slot, at_least_one }));
         let priced = roundings.map(|rounding| {
             let moved = sizes.growth(1.0, rounding).within(room) + sizes.growth(-1.0, rounding).within(room);
             // Where next to nothing moves, the fewest slots are best; elsewhere half of them are worth a little more.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::chain::Chain;
 use super::choice::{self, Choice};
-use super::grid::{Grid, SIDES};
+use super::grid::Grid;
 use super::halving;
 use super::knapsack::Knapsack;
 use super::looks::{Found, Look, Looks, Source};
@@ -46,7 +46,7 @@ pub(super) struct Series {
     /// Choices of plans whose grids were too large to be held on to.
     written: Vec<Vec<Choice>>,
     /// From which side a grid was best looked at last.
-    side: u64,
+    side: usize,
     /// Whether time was up before every look was as close as it could be.
     pub(super) late: bool,
 }
@@ -91,8 +91,9 @@ pub(super) struct Task<'a> {
 impl Series {
     /// Grids until every look is close, where they can prove it; fewer when time or memory is up.
     pub(super) fn new(task: Task<'_>, looks: &mut Looks) -> Self {
-        let mut series =
-            Self { view: task.view, grids: Vec::new(), written: Vec::new(), side: 0, late: false };
+        // A plan is best read off with all slots left aside that only a bound needs; the bound is asked for the least.
+        let side = if task.proves { 0 } else { usize::MAX };
+        let mut series = Self { view: task.view, grids: Vec::new(), written: Vec::new(), side, late: false };
         let usual = usual_slots(task.problem);
         let (mut slots, mut sums) = (usual, 0u64);
         let mut top = looks.list.len();
@@ -116,8 +117,9 @@ impl Series {
                 series.forget(looks, top.min(last)..last + 1);
             }
             if top <= last {
-                // Twice the slots serve more than twice the looks, while there are looks to serve.
+                // Twice the slots serve more than twice the looks, where no slots fit all sizes.
                 slots = match last + 1 - top {
+                    _ if task.problem.cells.repeat() => usual.max(slots / 2),
                     ..FEW_LOOKS => 2 * slots,
                     FEW_LOOKS..=MANY_LOOKS => slots,
                     _ => slots / 2,
@@ -262,32 +264,34 @@ impl Series {
 
     /// Looks at a room on a grid, from several sides, until plan and bound are close.
     fn look(&mut self, task: Task<'_>, looks: &mut Looks, look: usize, grid: usize) {
-        let (room, usual) = (looks.list[look].room, self.side);
-        let others = (0..=SIDES).filter(|side| *side != usual);
+        let Some(solved) = &self.grids[grid].solved else { return };
+        let room = looks.list[look].room;
+        let sides: Vec<u64> = solved.sides().collect();
+        // The side that was best at the look before comes first.
+        let usual = self.side.min(sides.len() - 1);
+        let others = (0..sides.len()).filter(|side| *side != usual);
         for side in [usual].into_iter().chain(others) {
-            let best = looks.list[look].found;
-            looks.take(look, self.found(task.problem, grid, room, side));
-            let found = looks.list[look].found;
-            let better = found.map(|found| found.overhead) != best.map(|best| best.overhead);
+            let before = looks.list[look].found.map(|found| found.overhead);
+            looks.take(look, self.found(task.problem, grid, room, sides[side]));
+            let better = looks.list[look].found.map(|found| found.overhead) != before;
             if !better && side != usual {
                 continue;
             }
             self.side = side;
-            let Some(solved) = &self.grids[grid].solved else { return };
             looks.raise(look, |need| {
                 let proven = solved.bound(task.problem, need).filter(|_| task.proves);
                 task.knapsack.bound(need).max(proven.unwrap_or(0))
             });
-            if looks.close(look) {
+            // Where nothing can be proven, another side is worth less than single stages are.
+            if looks.close(look) || !task.proves {
                 return;
             }
         }
     }
 
     /// The plan a grid leads to in a room, looked at from one of its sides.
-    fn found(&self, problem: &Problem, grid: usize, room: u64, side: u64) -> Option<Found> {
+    fn found(&self, problem: &Problem, grid: usize, room: u64, aside: u64) -> Option<Found> {
         let solved = self.grids.get(grid)?.solved.as_ref()?;
-        let aside = solved.aside(side);
         let choose = |first, end, room| solved.choose(problem, first, end, room, aside);
         let plan = outline(problem, choose, room)?;
         let source = Source::View { view: self.view, grid, room, aside };
@@ -297,7 +301,8 @@ impl Series {
     /// The plan for a room that need not have been looked at.
     pub(super) fn plan(&self, problem: &Problem, room: u64) -> Option<Found> {
         let finest = self.near(room).next()?;
-        let sides = (0..=SIDES).filter_map(|side| self.found(problem, finest, room, side));
+        let sides = self.grids[finest].solved.as_ref()?.sides();
+        let sides = sides.filter_map(|aside| self.found(problem, finest, room, aside));
         sides.reduce(|best, other| other.better(Some(best)))
     }
 
