@@ -157,6 +157,9 @@ pub(crate) struct TrainArguments {
     /// Watch the run: loss, memory of each step, time left; q ends it after the step
     #[arg(long)]
     pub(crate) tui: bool,
+    /// Take one more step in the end, and write what it did and when to this file (JSON; Perfetto and about:tracing open it)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trace: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) on: DeviceArguments,
     #[command(flatten)]

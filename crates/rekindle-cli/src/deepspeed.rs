@@ -7,12 +7,11 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::path::Path;
 
-use rekindle_plan::Rule;
+use rekindle_plan::{Rule, nearest};
 use serde::de::{Deserialize, Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 
 use crate::failure::{self, Failure};
-use crate::nearest::nearest;
 use crate::strategy::Strategy;
 
 const SECTION: &str = "activation_checkpointing";

@@ -374,8 +374,8 @@ fn check_profile<M: Trainable>(
 pub(crate) fn policy_hint(error: &PolicyError) -> &'static str {
     match error {
         PolicyError::NoMatch { .. } => {
-            "stages of the model are embedding, block.N.qkv, .attention, .projection, .up, .down, and head; `--cut blocks` \
-             has block.N alone"
+            "stages of the model are embedding, block.N.qkv, .attention, .projection, .up, .activation, .down, and head; \
+             `--cut blocks` has block.N alone"
         }
         PolicyError::UnknownPlace { .. } | PolicyError::NoTier { .. } => {
             "give the place, too: --disk, --host or --compress"

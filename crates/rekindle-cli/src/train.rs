@@ -26,7 +26,7 @@ use crate::strategy::{Ready, Strategy};
 use crate::totals::{Totals, held_by_training, parameter_bytes};
 use crate::transfers::Transfers;
 use crate::view::Limit;
-use crate::{files, meter, ranks, report};
+use crate::{files, meter, ranks, report, timeline};
 
 /// How often training is compared with plain training at the end.
 const ROUNDS: usize = 3;
@@ -231,6 +231,9 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let empty = meter::live();
     if let Some(path) = &arguments.save {
         files::check_writable(path)?;
+    }
+    if let Some(path) = &arguments.trace {
+        timeline::check(path, &strategy)?;
     }
     let mut model = build(kind, &device, size.seed)?;
     if let Some(path) = &arguments.weights {
@@ -450,6 +453,10 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let against = against_plain(&model, &batch, &ready, size.recipe())?;
     if matches!(ready, Ready::Rule(_)) {
         known.blocks = Some(planning::measure(Cut::Blocks.of(&model), batch.part(), Measuring::default())?);
+    }
+    if let Some(path) = &arguments.trace {
+        let stages = known.blocks.as_ref().map(|known| &known.profile);
+        timeline::write(path, &model, &batch.first(), &ready, size.recipe(), stages)?;
     }
     let weights = parameter_bytes(&model);
     let summary = Summary {

@@ -6,12 +6,16 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use rekindle_run::snapshots::Snapshots;
 use serde_json::Value;
 
-/// A system that says this much is available.
+/// A system that says this much is available. A twentieth of all is reserved: one mebibyte.
 fn says(root: &Path, kibibytes: u64) {
-    // A twentieth of all is reserved: one mebibyte.
-    let text = format!("MemTotal: 20480 kB\nMemAvailable: {kibibytes} kB\n");
+    says_of(root, 20 << 10, kibibytes);
+}
+
+fn says_of(root: &Path, all: u64, kibibytes: u64) {
+    let text = format!("MemTotal: {all} kB\nMemAvailable: {kibibytes} kB\n");
     std::fs::create_dir_all(root.join("proc")).unwrap();
     let part = root.join("proc/part");
     std::fs::write(&part, text).unwrap();
@@ -64,4 +68,30 @@ fn a_budget_is_the_most_an_adaptive_run_takes() {
     let words = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{words}");
     assert!(words.contains("the limit is 100.0 KiB") && words.contains("hint: give --budget"), "{words}");
+}
+
+#[test]
+fn a_run_that_no_plan_fits_any_more_leaves_a_snapshot_to_go_on_from() {
+    let folder = tempfile::tempdir().unwrap();
+    let snapshots = folder.path().join("snapshots");
+    let saving = ["--snapshots", snapshots.to_str().unwrap()];
+    says(folder.path(), 16 << 10);
+    let mut child = train(folder.path(), &[&saving[..], &["--steps", "100"]].concat()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    lines.find(|line| line.starts_with("step 1: ")).unwrap();
+    // More is to be left free than the whole run has.
+    says_of(folder.path(), 20 << 20, 0);
+    let words = lines.collect::<Vec<_>>().join("\n");
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{words}");
+    assert!(words.contains("error: "), "{words}");
+    says(folder.path(), 16 << 10);
+    let last = Snapshots::open(&snapshots, 3).unwrap().latest().unwrap().snapshot.unwrap().step();
+    assert!((1..100).contains(&last), "{last}");
+    let steps = (last + 2).to_string();
+    let output =
+        train(folder.path(), &[&saving[..], &["--steps", &steps, "--resume"]].concat()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(found["steps"], 2);
 }

@@ -136,7 +136,7 @@ fn a_profile_a_plan_and_a_run_from_files() {
             steady().bind(|| assert_snapshot!("profile", seen));
         }
         let known = Profile::from_json(&std::fs::read_to_string(&profile).unwrap()).unwrap();
-        assert_eq!(known.stages().len(), if cut == "parts" { 22 } else { 6 });
+        assert_eq!(known.stages().len(), if cut == "parts" { 26 } else { 6 });
         // What Burn's graphs take for themselves is in no profile, and tells in a model this small: up to 0.9% of the peak in
         // parts of blocks. `train` leaves as much free by itself.
         done(&["plan", &profile, "--budget", "80%", "--margin", "2%", "-o", &plan]);

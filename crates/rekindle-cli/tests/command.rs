@@ -177,6 +177,7 @@ fn a_policy_gives_the_gradients_of_plain_training() {
         ("offload-inputs", "hint: give the place, too"),
         ("keep-all, tape head lean", "hint: docs/policies.md"),
         ("mostly", "full, selective, dots-saveable"),
+        ("selectiv", "the nearest name is `selective`"),
     ] {
         let output = rekindle(&tiny("verify", &["--policy", policy]));
         assert_eq!(output.status.code(), Some(2), "{policy}");
@@ -192,6 +193,34 @@ fn a_policy_gives_the_gradients_of_plain_training() {
     let output = rekindle(&tiny("verify", &["--strategy", "burn"]));
     assert_eq!(output.status.code(), Some(2));
     assert!(seen(&output).contains("hint: `--burn` makes"), "{}", seen(&output));
+}
+
+#[test]
+fn train_writes_a_timeline_of_a_step() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("step.json");
+    let file = path.to_str().unwrap();
+    for (how, forwards, again) in [("every-1", 5, 4), ("store-all", 5, 0)] {
+        let output = rekindle(&tiny("train", &["--steps", "1", "--strategy", how, "--trace", file]));
+        assert!(output.status.success(), "{}", seen(&output));
+        let timeline: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let events = timeline["traceEvents"].as_array().unwrap();
+        let count = |kind: &str| events.iter().filter(|event| event["cat"] == kind).count();
+        assert_eq!(
+            (count("forward"), count("recompute"), count("backward")),
+            (forwards, again, forwards),
+            "{how}"
+        );
+        assert!(events.iter().any(|event| event["name"] == "block.0"), "{how}");
+    }
+    let before = std::fs::read(&path).unwrap();
+    let output = rekindle(&tiny("train", &["--strategy", "plain", "--trace", file]));
+    assert_eq!(output.status.code(), Some(2));
+    assert!(seen(&output).contains("hint: --strategy store-all"), "{}", seen(&output));
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    let nowhere = directory.path().join("no").join("step.json");
+    let output = rekindle(&tiny("train", &["--trace", nowhere.to_str().unwrap()]));
+    assert_eq!(output.status.code(), Some(1), "{}", seen(&output));
 }
 
 #[test]

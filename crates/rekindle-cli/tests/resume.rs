@@ -79,6 +79,33 @@ fn snapshots_of_another_run_are_refused_by_what_differs() {
 }
 
 #[test]
+fn a_snapshot_that_cannot_be_written_costs_no_training() {
+    let (whole, parent) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let often = ["--steps", "200", "--snapshot-every", "1", "--strategy", "every-1"];
+    done(whole.path(), &often);
+    let (folder, away) = (parent.path().join("snapshots"), parent.path().join("away"));
+    let child = train(&folder, &often).stderr(Stdio::piped()).spawn().unwrap();
+    let is_snapshot = |file: std::io::Result<std::fs::DirEntry>| {
+        file.unwrap().path().extension() == Some("rekindle".as_ref())
+    };
+    while !std::fs::read_dir(&folder).is_ok_and(|mut files| files.any(is_snapshot)) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // As a disk that is unmounted.
+    std::fs::rename(&folder, &away).unwrap();
+    std::fs::write(&folder, "no directory").unwrap();
+    let output = child.wait_with_output().unwrap();
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    // It trained on, said so, and could not write the last one either.
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("hint: ") && !words.contains("panicked"), "{words}");
+    std::fs::remove_file(&folder).unwrap();
+    std::fs::rename(&away, &folder).unwrap();
+    done(&folder, &[&often[..], &["--resume"]].concat());
+    assert_eq!(weights(whole.path(), 200), weights(&folder, 200));
+}
+
+#[test]
 fn a_run_that_is_killed_twenty_times_ends_with_the_same_weights() {
     const STEPS: &str = "60";
     let (whole, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -36,7 +36,7 @@ pub struct Transformer {
     pub other: u64,
 }
 
-/// Every layer is a stage or five: more of them would take longer to count than anybody waits.
+/// Every layer is a stage or six: more of them would take longer to count than anybody waits.
 const MOST_LAYERS: u64 = 10_000;
 
 impl Transformer {
@@ -108,7 +108,7 @@ impl Transformer {
     }
 
     /// The parts of one layer: what Korthikanti and others list, and what our nodes make of it.
-    fn layer(&self, setting: &Setting) -> [Part; 5] {
+    fn layer(&self, setting: &Setting) -> [Part; 6] {
         let split = setting.tensor_parallel;
         let whole = if setting.sequence_parallel { split } else { 1 };
         let tokens = setting.batch.saturating_mul(self.tokens(setting));
@@ -154,14 +154,8 @@ impl Transformer {
             part("attention", scores, attended, residual, attention, of_scores),
             part("projection", mask, residual, 0, product(h, h), residual),
             part("up", normed, size(up, split, p), residual, product(h, up), residual),
-            part(
-                "down",
-                activated.saturating_add(gate).saturating_add(mask),
-                residual,
-                0,
-                product(f, h),
-                activated,
-            ),
+            part("activation", gate, activated, residual, (0, 0), 0),
+            part("down", mask, residual, 0, product(f, h), activated),
         ]
     }
 

@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         matmul_flops_per_second: 400_000_000_000_000,
         memory_bytes_per_second: 3_000_000_000_000,
         overhead_ns_per_op: 5_000,
+        tape_bytes_per_op: 0,
     };
     let width = 8192;
     let start = Instant::now();

@@ -25,7 +25,8 @@ pub struct GptBlock {
     attention: Attention,
     pub(crate) output: Output,
     pub(crate) up: Up,
-    pub(crate) down: Down,
+    activation: Activate,
+    pub(crate) down: Output,
 }
 
 impl GptBlock {
@@ -87,7 +88,8 @@ impl GptBlock {
                 gate: (config.activation == Activation::SwiGlu).then(|| linear(width, hidden)),
                 peers: None,
             },
-            down: Down { output: output(hidden)?, activation: config.activation },
+            activation: Activate { function: config.activation, ours: !config.burn },
+            down: output(hidden)?,
         })
     }
 
@@ -98,7 +100,7 @@ impl GptBlock {
     pub fn forward(&self, x: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Result<Tensor<3>, Error> {
         let projected = self.projection.forward(x)?;
         let x = self.output.forward(self.attention.forward(projected, mask)?)?;
-        let x = self.up.forward(x);
+        let x = self.activation.forward(self.up.forward(x));
         // The backward of the last layer does not ask for what it makes.
         tail(|| self.down.forward(x))
     }
@@ -109,7 +111,7 @@ impl GptBlock {
         for Self { projection, output, up, down, .. } in blocks {
             let read_by_all = [&projection.query, &projection.key, &projection.value, &up.linear];
             read_by_all.into_iter().chain(&up.gate).for_each(|linear| shares.columns(linear.layer()));
-            [output, &down.output].into_iter().for_each(|output| shares.rows(output.linear.layer()));
+            [output, down].into_iter().for_each(|output| shares.rows(output.linear.layer()));
         }
         shares
     }
@@ -123,7 +125,7 @@ impl GptBlock {
 
     /// The block as one of several peers runs it, with layers that are still whole.
     fn among(self, peers: &Arc<dyn Peers>) -> Result<Self, ConfigError> {
-        let Self { projection, attention, output, up, down } = self;
+        let Self { projection, attention, output, up, activation, down } = self;
         let (Drop::Ours(dropout), None) = (attention.dropout, &projection.peers) else {
             return Err(ConfigError::NotSplit);
         };
@@ -146,14 +148,12 @@ impl GptBlock {
             attention: Attention { dropout: Drop::Ours(dropout.apart(peers.rank())), ..attention },
             output: own(output),
             up: Up { peers: peers_of(), ..up },
-            down: Down { output: own(down.output), ..down },
+            activation,
+            down: own(down),
         })
     }
 
-    /// Adds the block to a region as five stages.
-    ///
-    /// The activation is no stage of its own: the tape of what comes next would hold on to its output, four times the width.
-    /// Together with `down` it runs again under a balanced tape, and only what matrix products made is kept.
+    /// Adds the block to a region as six stages.
     pub(crate) fn stages<I: Boundary>(
         &self,
         region: Region<I, Tensor<3>>,
@@ -169,7 +169,9 @@ impl GptBlock {
             .continuing()
             .stage(name("up"), &self.up, |part: &Up, x| tail(|| part.forward(x)))
             .continuing()
-            .stage(name("down"), &self.down, |part: &Down, x| tail(|| part.forward(x)))
+            .stage(name("activation"), &self.activation, Activate::forward)
+            .continuing()
+            .stage(name("down"), &self.down, |part: &Output, x| tail(|| part.forward(x)))
             .continuing()
     }
 }
@@ -329,18 +331,18 @@ impl Up {
     }
 }
 
-/// Activation, and back to the width.
+/// The part of the perceptron that costs little and makes as much as it reads: what to run again first.
 #[derive(Module, Debug)]
-pub(crate) struct Down {
-    pub(crate) output: Output,
+pub(crate) struct Activate {
     #[module(skip)]
-    activation: Activation,
+    function: Activation,
+    /// Not Burn's.
+    ours: bool,
 }
 
-impl Down {
-    fn forward(&self, Wide { residual, hidden, gate }: Wide) -> Result<Tensor<3>, Error> {
-        let ours = matches!(&self.output.linear, Linear::Ours(_));
-        let hidden = match (self.activation, gate, ours) {
+impl Activate {
+    fn forward(&self, Wide { residual, hidden, gate }: Wide) -> Hidden {
+        let hidden = match (self.function, gate, self.ours) {
             (Activation::SwiGlu, Some(gate), true) => swiglu(gate, hidden),
             (Activation::SwiGlu, Some(gate), false) => burns::silu(gate) * hidden,
             (Activation::GeluTanh, _, true) => gelu_tanh(hidden),
@@ -348,7 +350,7 @@ impl Down {
             (Activation::Gelu | Activation::SwiGlu, _, true) => gelu(hidden),
             (Activation::Gelu | Activation::SwiGlu, _, false) => burns::gelu(hidden),
         };
-        self.output.forward(Hidden { residual, hidden })
+        Hidden { residual, hidden }
     }
 }
 

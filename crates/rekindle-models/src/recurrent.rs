@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
 use rekindle::nn::{LinearCrossEntropy, linear};
-use rekindle::{Error, Region, Staged, Under};
+use rekindle::{Error, Region, Staged, Under, has_values};
 
 pub use cell::{RecurrentKind, RecurrentState};
 
@@ -157,7 +157,7 @@ impl Recurrent {
 /// would note an operation for every stage and keep it as long as the region, more than a small state takes.
 fn part(sequences: &Tensor<3>, start: usize, count: usize) -> Tensor<3> {
     match sequences.gradient_checkpointing_strategy() {
-        Some(strategy) if !sequences.is_tracked() => {
+        Some(strategy) if !sequences.is_tracked() && has_values(&sequences.device()) => {
             let part = sequences.clone().inner().narrow(1, start, count);
             Tensor::from_inner(part).with_gradient_checkpointing_strategy(strategy)
         }

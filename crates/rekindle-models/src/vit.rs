@@ -268,7 +268,7 @@ impl Staged for Vit {
 }
 
 impl Trainable for Vit {
-    /// The five parts of each block. Burn's dropout, in a model of Burn's modules, starts anew in each of them and drops
+    /// The six parts of each block. Burn's dropout, in a model of Burn's modules, starts anew in each of them and drops
     /// other elements.
     fn fine_stages(&self, batch: &ImageBatch) -> (Region<Tensor<4>, Tensor<1>>, Tensor<4>) {
         let blocks = self.blocks.iter().enumerate();

@@ -61,6 +61,11 @@ pub enum Start {
 }
 
 impl Start {
+    /// The words a policy may begin with.
+    fn names() -> impl Iterator<Item = &'static str> {
+        ["recompute-all", "keep-all"].into_iter().chain(ReadyMade::ALL.map(|(ready, _)| ready.name()))
+    }
+
     fn by_name(name: &str) -> Option<Self> {
         match name {
             "recompute-all" => Some(Self::RecomputeAll),
@@ -105,7 +110,9 @@ impl Policy {
     /// When none has this name.
     pub fn named(name: &str) -> Result<Self, ParsePolicyError> {
         let expected = "full, selective, dots-saveable or offload-inputs";
-        ReadyMade::by_name(name).map(Self::from).ok_or_else(|| ParsePolicyError::new(name, expected))
+        let unknown =
+            || ParsePolicyError::new(name, expected).among(ReadyMade::ALL.map(|(ready, _)| ready.name()));
+        ReadyMade::by_name(name).map(Self::from).ok_or_else(unknown)
     }
 
     /// A policy without clauses.

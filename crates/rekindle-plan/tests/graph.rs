@@ -117,7 +117,7 @@ proptest! {
 
     /// For every budget there is: the optimum, or a gap that says the truth; and the smallest budget, or none smaller.
     #[test]
-    fn the_plan_is_that_of_exhaustive_search(graph in any_graph(8), tighten in 0..100u64) {
+    fn the_plan_is_that_of_exhaustive_search(graph in any_graph(10), tighten in 0..100u64) {
         let most = GraphPlan::store_all(&graph, None).unwrap().predicted.peak_bytes.get();
         let budget = most * tighten / 100;
         let optimum = exhaustive(&graph, budget);

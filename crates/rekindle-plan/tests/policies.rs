@@ -577,6 +577,22 @@ fn a_tier_that_is_full_is_refused_by_the_simulator() {
 }
 
 #[test]
+fn a_word_that_is_misspelt_gets_the_one_that_was_probably_meant() {
+    for (text, meant) in [
+        ("selectiv", "selective"),
+        ("dot-saveable", "dots-saveable"),
+        ("recompute_all, keep *", "recompute-all"),
+        ("full, offlaod block.*.input disk", "offload"),
+    ] {
+        let error = text.parse::<Policy>().unwrap_err();
+        assert_eq!(error.nearest, Some(meant));
+        assert!(error.to_string().ends_with(&format!("; the nearest name is `{meant}`")), "{error}");
+    }
+    assert_eq!(Policy::named("selectiv").unwrap_err().nearest, Some("selective"));
+    assert_eq!(Policy::named("everything").unwrap_err().nearest, None);
+}
+
+#[test]
 fn what_is_no_policy_is_named_with_what_was_expected() {
     let message = |text: &str| text.parse::<Policy>().unwrap_err().to_string();
     for text in ["", ",", "everything", "keep-all keep-all", "keep block.*", "Full", "\"\""] {

@@ -1,5 +1,7 @@
 //! What happened while a plan ran.
 
+mod timeline;
+
 use std::time::Instant;
 
 use rekindle_plan::{Action, Boundary, Bytes, Name, Nanos};

@@ -103,6 +103,7 @@ mod tail;
 #[cfg(feature = "capture")]
 mod traced;
 pub mod training;
+mod values;
 
 pub use attention::Attention;
 pub use backward::backward;
@@ -129,3 +130,4 @@ pub use staged::{Staged, Under};
 pub use tail::tail;
 #[cfg(feature = "capture")]
 pub use traced::{DeviceModel, Traced, TracedStage, Work, trace, trace_model};
+pub use values::has_values;

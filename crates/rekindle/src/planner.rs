@@ -59,6 +59,7 @@ fn with_traced_sizes<M: Staged + ?Sized>(
         matmul_flops_per_second: u64::MAX,
         memory_bytes_per_second: u64::MAX,
         overhead_ns_per_op: 0,
+        tape_bytes_per_op: 0,
     };
     let traced = crate::trace(&model.name(), &region, input, &none)?.into_profile();
     for (stage, sizes) in found.stages.iter_mut().zip(traced.stages()) {

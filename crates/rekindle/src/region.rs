@@ -499,8 +499,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
 
     /// Calls one stage after the other, on the seeds of a checkpointed run when there is a device to seed.
     fn run_plain(&self, input: Parts, device: Option<&Device>) -> Result<Parts, Error> {
-        let mut draws =
-            device.map(|_| seeds::Draws::new(seeds::next(), self.continues(), self.before.len()));
+        let mut draws = device.map(|_| seeds::Draws::new(seeds::next(), self.continues(), self.before.len()));
         let mut boundary = input;
         for (index, stage) in self.stages.iter().enumerate() {
             let run = |input| stage.run(Mode::Plain, Default::default(), input);

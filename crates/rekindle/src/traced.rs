@@ -82,6 +82,7 @@ pub fn trace<I: Boundary, O: Boundary>(
 ///     matmul_flops_per_second: 400_000_000_000_000,
 ///     memory_bytes_per_second: 3_000_000_000_000,
 ///     overhead_ns_per_op: 5_000,
+///     tape_bytes_per_op: 0,
 /// };
 /// // Weights of 256 TiB.
 /// let traced = trace_model("wide", &device, |device| {
@@ -274,6 +275,8 @@ fn profiled(
     let plain = capture::record(stage, input, Run::Taped(TapeStrategy::Disabled))?;
     let bytes = tape::taped(&plain.recording, &free.recording);
     let output_bytes = plain.output.bytes();
+    let with_nodes =
+        |tape: u64, run: &Recorded| tape.saturating_add(device.tape_bytes_per_op.saturating_mul(run.nodes));
     let passed = output_bytes.saturating_sub(tape::output_bytes(&free.recording)).min(input.bytes());
     let times = |recording: &Recording| {
         let (forward, backward) = recording.operations.split_at(recording.forward);
@@ -293,7 +296,8 @@ fn profiled(
     if let Some((balanced, name)) = balanced.zip("balanced".parse().ok()) {
         let bytes = tape::taped(&balanced.recording, &free.recording);
         let (forward_ns, backward_ns): (Nanos, Nanos) = times(&balanced.recording);
-        let tape_bytes = Bytes::new(bytes.tape.saturating_add(passed).max(output_bytes));
+        let own = with_nodes(bytes.tape, &balanced);
+        let tape_bytes = Bytes::new(own.saturating_add(passed).max(output_bytes));
         let backward_extra_bytes = Some(Bytes::new(bytes.backward_extra));
         options.push(TapeOption { name, tape_bytes, forward_ns, backward_ns, backward_extra_bytes });
     }
@@ -309,10 +313,11 @@ fn profiled(
         forward: cost::work(forward),
         backward: cost::work(backward),
     };
+    let own = with_nodes(bytes.tape, &plain);
     let profile = StageProfile {
         name: stage.name().to_owned(),
         output_bytes: Bytes::new(output_bytes),
-        tape_bytes: Bytes::new(bytes.tape.saturating_add(passed).max(output_bytes)),
+        tape_bytes: Bytes::new(own.saturating_add(passed).max(output_bytes)),
         passed_bytes: Bytes::new(passed),
         forward_ns,
         backward_ns,

@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, Command};
+use rekindle_plan::nearest;
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
-
-use crate::nearest::nearest;
 
 /// A key of the file: a flag, and what it is set to.
 #[derive(Debug)]

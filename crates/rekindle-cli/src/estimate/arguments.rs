@@ -4,10 +4,9 @@ use clap::{Args, ValueEnum};
 use rekindle_models::estimate::{
     Asked, AttentionKind, Changes, EstimateError, Keeping, Parallel, Precision, Setting, presets,
 };
-use rekindle_plan::Bytes;
+use rekindle_plan::{Bytes, nearest};
 
 use crate::failure::Failure;
-use crate::nearest::nearest;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\

@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::Tensor;
 use rekindle::{Boundary, Error, Region, tail};
 
-use super::{Attention, Down, GptBlock, Output, Projected, Projection, Up};
+use super::{Activate, Attention, GptBlock, Output, Projected, Projection, Up, Wide};
 
 impl GptBlock {
     /// One block, which hands on what stands beside its stream.
@@ -15,7 +15,7 @@ impl GptBlock {
         Ok((beside, self.forward(x, None)?))
     }
 
-    /// Adds the block to a region as five stages, which hand on what stands beside their stream.
+    /// Adds the block to a region as six stages, which hand on what stands beside their stream.
     pub(crate) fn stages_beside<I: Boundary, C: Boundary>(
         &self,
         region: Region<I, (C, Tensor<3>)>,
@@ -34,7 +34,11 @@ impl GptBlock {
             .continuing()
             .stage(name("up"), &self.up, ending_with(|up: &Up, x| Ok(up.forward(x))))
             .continuing()
-            .stage(name("down"), &self.down, ending_with(Down::forward))
+            .stage(name("activation"), &self.activation, |part: &Activate, (beside, x): (C, Wide)| {
+                (beside, part.forward(x))
+            })
+            .continuing()
+            .stage(name("down"), &self.down, ending_with(Output::forward))
             .continuing()
     }
 }

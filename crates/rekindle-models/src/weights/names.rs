@@ -104,7 +104,7 @@ impl<'a> Slots<'a> {
             self.linear(&of("attn.c_proj"), Lies::Whole, &mut block.output.linear);
             self.norm(&of("ln_2"), &mut block.up.norm);
             self.linear(&of("mlp.c_fc"), Lies::Whole, &mut block.up.linear);
-            self.linear(&of("mlp.c_proj"), Lies::Whole, &mut block.down.output.linear);
+            self.linear(&of("mlp.c_proj"), Lies::Whole, &mut block.down.linear);
         }
         self.norm(&named("ln_f"), &mut model.head.norm);
         if let Some(linear) = &mut model.head.linear {
@@ -126,7 +126,7 @@ impl<'a> Slots<'a> {
                 self.linear(&of("mlp.gate_proj"), Lies::Transposed, gate);
             }
             self.linear(&of("mlp.up_proj"), Lies::Transposed, &mut block.up.linear);
-            self.linear(&of("mlp.down_proj"), Lies::Transposed, &mut block.down.output.linear);
+            self.linear(&of("mlp.down_proj"), Lies::Transposed, &mut block.down.linear);
         }
         self.norm("model.norm", &mut model.head.norm);
         if let Some(linear) = &mut model.head.linear {

@@ -18,6 +18,7 @@ fn counts_agree_with_traces_of_our_gpt_within_a_twentieth() {
             matmul_flops_per_second: 1_000_000_000_000,
             memory_bytes_per_second: u64::MAX,
             overhead_ns_per_op: 0,
+            tape_bytes_per_op: 0,
         };
         for (width, heads, layers, length, batch) in
             [(128, 4, 3, 128, 4), (256, 8, 2, 64, 2), (192, 6, 2, 512, 1)]

@@ -257,6 +257,7 @@ fn it_is_traced_without_values() {
             matmul_flops_per_second: 100_000_000_000,
             memory_bytes_per_second: 10_000_000_000,
             overhead_ns_per_op: 1000,
+            tape_bytes_per_op: 0,
         };
         let (region, images) = model.stages(&batch);
         let traced = rekindle::trace("two-tower", &region, images, &here).unwrap();
@@ -267,7 +268,7 @@ fn it_is_traced_without_values() {
         let (region, images) = model.fine_stages(&batch);
         assert_eq!(
             rekindle::trace("two-tower", &region, images, &here).unwrap().profile().stages().len(),
-            15
+            17
         );
     });
 }

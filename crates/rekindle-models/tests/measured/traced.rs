@@ -1,11 +1,12 @@
 //! Traced profiles of our models, against what the models take.
 
 use burn::module::{Module, ModuleVisitor, Param};
-use burn::tensor::{Device, Int, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 use rekindle::memory;
 use rekindle::{Bytes, DeviceModel, Profile, Staged, sweep, trace, trace_model, without_checkpointing};
 use rekindle_models::{
-    ConvNetConfig, Gpt, GptBatch, GptConfig, ImageBatch, ResNetConfig, Trainable, VitConfig,
+    ConvNetConfig, Gpt, GptBatch, GptConfig, ImageBatch, RecurrentConfig, RecurrentKind, ResNetConfig,
+    SequenceBatch, Trainable, VitConfig,
 };
 
 use crate::common::{alone, device};
@@ -18,6 +19,7 @@ fn some_device() -> DeviceModel {
         matmul_flops_per_second: 100_000_000_000,
         memory_bytes_per_second: 10_000_000_000,
         overhead_ns_per_op: 1000,
+        tape_bytes_per_op: 0,
     }
 }
 
@@ -166,13 +168,18 @@ fn compare_parts<M: Trainable>(what: &str, model: &M, batch: &M::Batch) {
     let found = rekindle::measure(&model.fine(), batch, once, &mut |_, _| {}).unwrap();
     let measured = found.into_profile(what, "flex").unwrap();
     let (region, input) = model.fine().stages(batch);
-    let traced = trace(what, &region, input, &some_device()).unwrap();
+    let traced = trace(what, &region, input, &DeviceModel::measure(&Device::flex())).unwrap();
     for (traced, measured) in traced.profile().stages().iter().zip(measured.stages()) {
         let [own, expected] = [traced, measured].map(|stage| stage.tape_bytes.get());
-        // Beside its tensors a tape has nodes, which no capture shows.
+        eprintln!(
+            "{what}, {}: traced {own}, measured {expected} {}",
+            traced.name,
+            own as i64 - expected as i64
+        );
+        // A stage has a graph of its own around its nodes, whatever it does.
         let off = own.abs_diff(expected);
         assert!(
-            off <= expected / 10 + (16 << 10),
+            off <= expected / 10 + (5 << 10),
             "{what}, {}: traced {own}, measured {expected}",
             traced.name
         );
@@ -192,6 +199,35 @@ fn the_tapes_of_parts_of_blocks_are_within_a_tenth_of_what_they_take() {
         let vit = VitConfig::new(64, 8, 128, 4, 2, 10).init(&device).unwrap();
         initialise(&vit);
         compare_parts("vit", &vit, &images(4, 64));
+    });
+}
+
+#[test]
+fn the_tapes_of_recurrences_are_within_a_tenth_of_what_they_take() {
+    alone(|| {
+        let here = some_device();
+        for kind in [RecurrentKind::Lstm, RecurrentKind::Gru] {
+            for (features, width, steps, batch) in [(16, 128, 64, 8), (4, 64, 100, 32)] {
+                let device = device();
+                let config = RecurrentConfig::new(features, width, 10).with_kind(kind);
+                let model = config.init(&device).unwrap();
+                initialise(&model);
+                let on = |device: &Device| SequenceBatch {
+                    sequences: Tensor::ones([batch, steps, features], device),
+                    classes: Tensor::zeros([batch], device),
+                };
+                compare_parts(&format!("{kind:?} of {width}"), &model, &on(&device));
+                let (region, input) = model.stages(&on(&device));
+                let traced = trace("recurrence", &region, input, &here).unwrap();
+                let built = trace_model("recurrence", &here, |device| {
+                    let mut batch = on(device);
+                    // A device that is not there has whole numbers of another size.
+                    batch.classes = Tensor::empty([batch.classes.dims()[0]], (device, DType::I64));
+                    Ok::<_, rekindle::Error>(config.init(device).unwrap().stages(&batch))
+                });
+                assert_eq!(built.unwrap().profile(), traced.profile());
+            }
+        }
     });
 }
 

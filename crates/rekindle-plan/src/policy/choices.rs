@@ -2,8 +2,8 @@
 
 use super::clause::Clause;
 use super::error::PolicyError;
-use super::names::{Named, names, nearest};
-use crate::{Boundary, Name, Profile, Stage};
+use super::names::{Named, names};
+use crate::{Boundary, Name, Profile, Stage, nearest};
 
 /// What the forward leaves of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -134,7 +134,8 @@ impl<'a> Choices<'a> {
             false => Ok(stages),
             true => Err(PolicyError::NoMatch {
                 clause: clause.clone(),
-                nearest: nearest(pattern.as_str(), &self.names).map(str::to_owned),
+                nearest: nearest(pattern.as_str(), self.names.iter().map(|named| named.name))
+                    .map(str::to_owned),
             }),
         }
     }
@@ -158,7 +159,8 @@ impl<'a> Choices<'a> {
             false => Ok(boundaries),
             true => Err(PolicyError::NoMatch {
                 clause: clause.clone(),
-                nearest: nearest(stages.as_str(), &self.names).map(|name| format!("{name}{side}")),
+                nearest: nearest(stages.as_str(), self.names.iter().map(|named| named.name))
+                    .map(|name| format!("{name}{side}")),
             }),
         }
     }

@@ -102,6 +102,6 @@ const fn kind(clause: &Clause) -> &'static str {
     }
 }
 
-fn meant(nearest: Option<&str>) -> String {
+pub(super) fn meant(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!("; the nearest name is `{name}`"))
 }

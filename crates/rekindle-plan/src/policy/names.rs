@@ -60,16 +60,6 @@ pub(super) fn names(profile: &Profile) -> Vec<Named<'_>> {
     names
 }
 
-/// The name most like `found`, when one is like it at all.
-pub(super) fn nearest<'a>(found: &str, names: &[Named<'a>]) -> Option<&'a str> {
-    // As alike as clap asks for before it suggests a flag.
-    let enough = 0.7;
-    // Of those as alike the first, which the maximum would have last.
-    let alike = names.iter().rev().map(|named| (strsim::jaro(found, named.name), named.name));
-    let best = alike.max_by(|(one, _), (other, _)| one.total_cmp(other));
-    best.filter(|(likeness, _)| *likeness > enough).map(|(_, name)| name)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,14 +102,5 @@ mod tests {
         assert_eq!(shown(&profile(&[".a", "a..b"])), [".a x0 x1", "a x1 x2", "a. x1 x2", "a..b x1 x2"]);
         assert_eq!(shown(&profile(&["a", "a"])), ["a x0 x1", "a x1 x2"]);
         assert_eq!(shown(&profile(&["é.ü", "é.ö"])), ["é x0 x2", "é.ü x0 x1", "é.ö x1 x2"]);
-    }
-
-    #[test]
-    fn a_slip_of_the_finger_is_understood_and_another_word_is_not() {
-        let profile = profile(&["block.0.attention", "head"]);
-        let names = names(&profile);
-        assert_eq!(nearest("block.*.atention", &names), Some("block.0.attention"));
-        assert_eq!(nearest("haed", &names), Some("head"));
-        assert_eq!(nearest("router", &names), None);
     }
 }

@@ -4,21 +4,30 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::clause::Clause;
+use super::error::meant;
 use super::{Policy, Start};
+use crate::nearest;
 
 /// The text is not a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{found}` is not a policy: expected {expected}")]
+#[error("`{found}` is not a policy: expected {expected}{}", meant(*nearest))]
 pub struct ParsePolicyError {
     /// The text that was found.
     pub found: String,
     /// What would have been right in its place.
     pub expected: &'static str,
+    /// The word that was probably meant.
+    pub nearest: Option<&'static str>,
 }
 
 impl ParsePolicyError {
     pub(super) fn new(found: &str, expected: &'static str) -> Self {
-        Self { found: found.chars().take(80).collect(), expected }
+        Self { found: found.chars().take(80).collect(), expected, nearest: None }
+    }
+
+    /// One of the words that were expected was probably meant.
+    pub(super) fn among(self, words: impl IntoIterator<Item = &'static str>) -> Self {
+        Self { nearest: nearest(&self.found, words), ..self }
     }
 }
 
@@ -41,7 +50,7 @@ impl FromStr for Policy {
         };
         let policy = start.map(Self::starting_from).ok_or_else(|| {
             let expected = "recompute-all, keep-all, full, selective, dots-saveable or offload-inputs first";
-            ParsePolicyError::new(&first.join(" "), expected)
+            ParsePolicyError::new(&first.join(" "), expected).among(Start::names())
         })?;
         items.try_fold(policy, |policy, words| Ok(policy.with(clause(&words)?)))
     }
@@ -77,7 +86,11 @@ fn clause(words: &[String]) -> Result<Clause, ParsePolicyError> {
             let expected = "a stage and an option, such as `tape block.* balanced`";
             Ok(Clause::Tape { pattern: pattern(expected)?, option: object(expected)? })
         }
-        _ => Err(error("keep, offload, compress, pin, tape or recompute")),
+        _ => {
+            let verbs = ["keep", "offload", "compress", "pin", "tape", "recompute"];
+            let unknown = error("keep, offload, compress, pin, tape or recompute");
+            Err(ParsePolicyError { nearest: nearest(verb, verbs), ..unknown })
+        }
     }
 }
 

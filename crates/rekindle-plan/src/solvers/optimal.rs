@@ -23,6 +23,7 @@ mod choice;
 mod exact;
 mod frontier;
 mod grid;
+mod halving;
 mod knapsack;
 mod layout;
 mod looks;

@@ -10,6 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
 
+use burn::backend::autodiff::NodeId;
 use burn::backend::ir::{OperationIr, TensorIr, TensorStatus};
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::backend::{
@@ -154,6 +155,8 @@ pub(super) struct Recorded {
     pub(super) of: TypeId,
     /// The parameters, in the order of the module.
     pub(super) parameters: Vec<Parameter>,
+    /// How many nodes of Burn's graph the forward made. Where other threads make some at the same time, these are among them.
+    pub(super) nodes: u64,
 }
 
 /// What a profile has to know of a parameter.
@@ -180,6 +183,7 @@ struct Traced {
     output: Outline,
     of: TypeId,
     parameters: Vec<Parameter>,
+    nodes: u64,
     given: Vec<TensorId>,
     outputs: Vec<TensorId>,
     gradients_in: Vec<(TensorId, u64)>,
@@ -200,7 +204,9 @@ fn trace(stage: &dyn AnyStage, device: &Device, input: &Outline, run: Run) -> Re
         }
         parts.tensors.push(tensor);
     }
+    let before = NodeId::new().value;
     let made = stage.trace(&mut lift, parts)?;
+    let nodes = NodeId::new().value - before - 1;
     if let Some(error) = lift.failed {
         return Err(error);
     }
@@ -208,6 +214,7 @@ fn trace(stage: &dyn AnyStage, device: &Device, input: &Outline, run: Run) -> Re
         output: Outline::of(&made),
         of: lift.of,
         parameters: lift.parameters,
+        nodes,
         given: lift.given,
         outputs: made.tensors.iter().filter_map(id_of).collect(),
         gradients_in: Vec::new(),
@@ -288,7 +295,13 @@ impl Traced {
             self.gradients_in.into_iter().map(|(id, bytes)| (number(id), bytes)).collect();
         recording.gradients_out = self.gradients_out.into_iter().map(&mut number).collect();
         recording.parameter_gradients = self.parameter_gradients.into_iter().map(&mut number).collect();
-        Recorded { recording, output: self.output, of: self.of, parameters: self.parameters }
+        Recorded {
+            recording,
+            output: self.output,
+            of: self.of,
+            parameters: self.parameters,
+            nodes: self.nodes,
+        }
     }
 }
 

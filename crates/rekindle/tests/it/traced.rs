@@ -21,6 +21,7 @@ fn some_device() -> DeviceModel {
         matmul_flops_per_second: 1_000_000_000,
         memory_bytes_per_second: 1_000_000_000,
         overhead_ns_per_op: 100,
+        tape_bytes_per_op: 0,
     }
 }
 

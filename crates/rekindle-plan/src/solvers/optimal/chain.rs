@@ -138,12 +138,6 @@ impl Chain {
         input.saturating_add(self.boundary[stage + 1]).saturating_add(self.forward_extra[stage])
     }
 
-    /// What each stage needs as the first of a sweep, and as a later one: the need of a sweep is one of these, and the
-    /// gradient that waits.
-    pub(super) fn step_needs(&self) -> impl Iterator<Item = u64> {
-        (0..self.stages()).flat_map(|stage| [stage, 0].map(|first| self.sweep_need(first, stage)))
-    }
-
     /// The room a tape of `stage` needs in the cell `stage..end`, beside what follows while it is held.
     pub(super) fn tape_need(&self, tape: &Tape, end: usize) -> u64 {
         tape.forward_need.saturating_add(self.waiting(end)).max(tape.backward_need)

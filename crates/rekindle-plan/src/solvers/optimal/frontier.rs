@@ -6,6 +6,7 @@ use super::below::{self, Below};
 use super::chain::Chain;
 use super::choice;
 use super::exact::{self, Staircases};
+use super::halving;
 use super::knapsack::Knapsack;
 use super::looks::{Found, Looks, Source};
 use super::places::Places;
@@ -212,7 +213,9 @@ impl Frontier {
     fn actions(&self, profile: &Profile, source: Source) -> Option<Vec<Action>> {
         match source {
             Source::StoreAll => choice::store_all(&self.chain),
-            Source::View { view, grid, room } => self.views.get(view)?.actions(grid, room),
+            Source::View { view, grid, room, aside } => self.views.get(view)?.actions(grid, room, aside),
+            Source::Written { view, index } => self.views.get(view)?.written(index),
+            Source::Halving { view, room } => self.views.get(view)?.halving(room),
             Source::Places { room } => self.places.as_ref()?.actions(room),
             Source::Slots { solver, slots } => solver.actions(self.chain.stages(), slots).ok(),
             Source::Eager { room } => below::eager_actions(profile, &self.chain, room),
@@ -248,7 +251,7 @@ impl Frontier {
             let Solved::Exactly(stairs) = &view.solved else { return None };
             let steps = stairs.of(&view.problem, 0, view.problem.chain.stages());
             let step = |step: &exact::Step| {
-                let source = Source::View { view: index, grid: 0, room: step.room };
+                let source = Source::View { view: index, grid: 0, room: step.room, aside: 0 };
                 (Found { need: step.room, overhead: step.overhead, source }, step.overhead)
             };
             Some(steps.iter().map(step).collect())
@@ -257,7 +260,8 @@ impl Frontier {
 
     /// What was found at the rooms that were looked at, each with its bound.
     fn at_looks(&mut self, profile: &Profile, looks: &Looks, until: Instant) -> Vec<(Found, u64)> {
-        let mut all: Vec<_> = looks.list.iter().filter_map(|look| Some((look.found?, look.bound))).collect();
+        let mut all: Vec<_> =
+            looks.list.iter().filter_map(|look| Some((look.found?, look.bound()))).collect();
         let long = self.views.iter().all(|view| !view.whole);
         let moved_until = halfway(until);
         for look in &looks.list {
@@ -338,7 +342,7 @@ impl View {
         match &self.solved {
             Solved::Exactly(stairs) => {
                 let step = exact::step_at(stairs.of(problem, 0, problem.chain.stages()), room)?;
-                let source = Source::View { view: index, grid: 0, room: step.room };
+                let source = Source::View { view: index, grid: 0, room: step.room, aside: 0 };
                 Some(Found { need: step.room, overhead: step.overhead, source })
             }
             Solved::OnGrids(series) => series.plan(problem, room),
@@ -346,14 +350,26 @@ impl View {
     }
 
     /// The actions of a plan that was found.
-    fn actions(&self, grid: usize, room: u64) -> Option<Vec<Action>> {
+    fn actions(&self, grid: usize, room: u64, aside: u64) -> Option<Vec<Action>> {
         match &self.solved {
             Solved::Exactly(stairs) => {
                 let choose = |first, end, room| stairs.choose(&self.problem, first, end, room);
                 choice::actions(&self.problem.chain, room, choose)
             }
-            Solved::OnGrids(series) => series.actions(&self.problem, grid, room),
+            Solved::OnGrids(series) => series.actions(&self.problem, grid, room, aside),
         }
+    }
+
+    /// The actions of a plan that was written down.
+    fn written(&self, index: usize) -> Option<Vec<Action>> {
+        let Solved::OnGrids(series) = &self.solved else { return None };
+        series.written(&self.problem, index)
+    }
+
+    /// The actions of a plan that follows from the least rooms alone.
+    fn halving(&self, room: u64) -> Option<Vec<Action>> {
+        let choose = |first, end, room| halving::choose(&self.problem, first, end, room);
+        choice::actions(&self.problem.chain, room, choose)
     }
 
     /// Overhead that no plan of this view can do without.

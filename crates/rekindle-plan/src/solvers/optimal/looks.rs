@@ -11,10 +11,21 @@ const LOOKS: u64 = 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     StoreAll,
-    /// The staircases or a grid of a view, asked for a room.
+    /// The staircases or a grid of a view, asked for a room with some slots left aside.
     View {
         view: usize,
         grid: usize,
+        room: u64,
+        aside: u64,
+    },
+    /// The choices of a view that were written down.
+    Written {
+        view: usize,
+        index: usize,
+    },
+    /// The least rooms of a view.
+    Halving {
+        view: usize,
         room: u64,
     },
     /// Boundaries are moved, in a room.
@@ -56,12 +67,31 @@ impl Found {
     }
 }
 
-/// A room, the fastest plan found for it, and overhead that no plan within the need of that one can do without.
+/// A room, the fastest plan found for it, and what was proven there.
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) room: u64,
     pub(super) found: Option<Found>,
-    pub(super) bound: u64,
+    /// Rooms, and overhead that no plan within each can do without.
+    proven: Vec<(u64, u64)>,
+}
+
+impl Look {
+    /// Overhead that no plan can do without within what the plan that was found needs.
+    pub(super) fn bound(&self) -> u64 {
+        // What holds for more room holds for less, but not the other way round.
+        let need = self.found.map_or(self.room, |found| found.need);
+        let proven = self.proven.iter().filter(|(room, _)| *room >= need).map(|(_, bound)| *bound);
+        proven.max().unwrap_or(0)
+    }
+
+    /// Keeps what was proven of a room, unless as much is known.
+    fn prove(&mut self, room: u64, bound: u64) {
+        if !self.proven.iter().any(|known| known.0 >= room && known.1 >= bound) {
+            self.proven.retain(|known| known.0 > room || known.1 > bound);
+            self.proven.push((room, bound));
+        }
+    }
 }
 
 /// Looks at rooms from the smallest to just below what keeping everything takes.
@@ -77,7 +107,7 @@ impl Looks {
         let next = |room: &u64| Some(room.saturating_add((room / LOOKS).max(1)));
         let rooms = std::iter::successors(Some(least), next);
         let rooms = rooms.take_while(|room| *room < chain.store_all_room());
-        let look = |room| Look { room, found: None, bound: knapsack.bound(room) };
+        let look = |room| Look { room, found: None, proven: vec![(room, knapsack.bound(room))] };
         Self { list: rooms.map(look).collect(), base: chain.base, gap }
     }
 
@@ -88,9 +118,9 @@ impl Looks {
 
     /// What may be left to gain at a look, as a fraction of its plan's time; everything when there is no plan.
     pub(super) fn gap(&self, look: usize) -> f64 {
-        let Look { found, bound, .. } = &self.list[look];
-        let Some(found) = found else { return f64::INFINITY };
-        let left = found.overhead.saturating_sub(*bound);
+        let look = &self.list[look];
+        let Some(found) = look.found else { return f64::INFINITY };
+        let left = found.overhead.saturating_sub(look.bound());
         if left == 0 { 0.0 } else { left as f64 / self.base.saturating_add(found.overhead) as f64 }
     }
 
@@ -100,10 +130,10 @@ impl Looks {
         look.found = found.map(|found| found.better(look.found)).or(look.found);
     }
 
-    /// Keeps a bound, told for the room that the plan at a look needs, that is above what there is.
+    /// Keeps what is proven of the room that the plan at a look needs.
     pub(super) fn raise(&mut self, index: usize, bound: impl Fn(u64) -> u64) {
         let look = &mut self.list[index];
         let need = look.found.map_or(look.room, |found| found.need);
-        look.bound = look.bound.max(bound(need));
+        look.prove(need, bound(need));
     }
 }

@@ -1,4 +1,4 @@
-//! What the plan that a grid leads to takes, without writing it down.
+//! What a plan takes, without writing it down.
 //!
 //! The same run of stages in the same room is done in the same way each time: it is looked at once. A plan of half a
 //! million actions is a few thousand such looks.
@@ -6,7 +6,6 @@
 use std::collections::HashMap;
 
 use super::choice::Choice;
-use super::grid::Grid;
 use super::problem::Problem;
 use crate::rules::MOST_ACTIONS;
 
@@ -21,20 +20,25 @@ pub(super) struct Outline {
     actions: usize,
 }
 
-/// The plan a grid leads to in a room; `None` when there is none, or it is too long to be written down.
-pub(super) fn outline(problem: &Problem, grid: &Grid, room: u64) -> Option<Outline> {
-    let mut outlines = Outlines { problem, grid, known: HashMap::new() };
+/// What `choose` says a cell begins with in a room, and the room that is left then.
+pub(super) trait Choose: Fn(usize, usize, u64) -> Option<(Choice, u64)> {}
+impl<F: Fn(usize, usize, u64) -> Option<(Choice, u64)>> Choose for F {}
+
+/// The plan that follows from what `choose` says of each cell; `None` when there is none, or it is too long to be written
+/// down.
+pub(super) fn outline(problem: &Problem, choose: impl Choose, room: u64) -> Option<Outline> {
+    let mut outlines = Outlines { problem, choose, known: HashMap::new() };
     outlines.cell(0, problem.chain.stages(), room).filter(|outline| outline.actions <= MOST_ACTIONS)
 }
 
-struct Outlines<'a> {
+struct Outlines<'a, C> {
     problem: &'a Problem,
-    grid: &'a Grid,
+    choose: C,
     /// By the number of the cell and its room.
     known: HashMap<(usize, u64), Outline>,
 }
 
-impl Outlines<'_> {
+impl<C: Choose> Outlines<'_, C> {
     /// Cells are at most as deep as there are stages.
     fn cell(&mut self, first: usize, end: usize, room: u64) -> Option<Outline> {
         let Problem { chain, cells, .. } = self.problem;
@@ -43,7 +47,7 @@ impl Outlines<'_> {
             return Some(*known);
         }
         let start = chain.starts[first];
-        let found = match self.grid.choose(self.problem, first, end, room)? {
+        let found = match (self.choose)(first, end, room)? {
             (Choice::Tape(way), left) => {
                 let tape = &chain.tapes[first][way];
                 let rest = match first + 1 < end {

@@ -1,13 +1,15 @@
 //! From a coarse grid to a fine one, until the plan and the bound are close enough.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::chain::Chain;
 use super::choice::{self, Choice};
 use super::exact::{self, Staircases};
 use super::grid::Grid;
+use super::halving;
 use super::knapsack::Knapsack;
+use super::outline::{Choose, outline};
 use super::problem::Problem;
 use super::scale::{Scale, Slots, greatest_common_divisor};
 use crate::{Action, Gap};
@@ -71,7 +73,7 @@ impl<'a> Search<'a> {
                 break;
             }
             let Some(grid) = self.grid(&problem, slots, &mut most) else { break };
-            self.take(plan(&problem, &grid, self.room));
+            self.take_from(&problem, &grid);
             if self.close() {
                 return true;
             }
@@ -81,17 +83,23 @@ impl<'a> Search<'a> {
 
     /// Refines a grid of all stages until the plan is close enough to the bound, or time or memory is up.
     pub(super) fn on_grids(&mut self, problem: &Problem) {
+        if self.best.is_none() {
+            // Time may be up before the first grid is.
+            self.take(plan(problem, self.room, |first, end, room| {
+                halving::choose(problem, first, end, room)
+            }));
+        }
         let mut slots = Slots::from(first_slots(problem));
         let mut most = self.best.as_ref().map_or(self.first_guess(), |best| best.0);
         loop {
             let start = Instant::now();
             let Some(grid) = self.grid(problem, slots, &mut most) else { return };
             self.bound = self.bound.max(grid.bound(problem, self.room).unwrap_or(0));
-            self.take(plan(problem, &grid, self.room));
-            let exact = grid.scale.hidden(self.room) == 0.0 && grid.scale.unit == 1;
+            self.take_from(problem, &grid);
+            let exact = grid.scale.hidden() == 0.0 && grid.scale.unit == 1;
             // Twice the slots take about twice as long: do not begin what cannot end.
             let late = start + start.elapsed() * 3 > self.deadline;
-            if exact || self.close() || late || Grid::bytes(problem, 5 * slots.about / 2) > MOST_BYTES {
+            if exact || self.close() || late || grid.bytes.saturating_mul(5) / 2 > MOST_BYTES {
                 return;
             }
             (slots, most) =
@@ -107,17 +115,32 @@ impl<'a> Search<'a> {
 
     /// A grid of about so many slots; `most` grows until the overhead of the fastest plan can be told on it.
     fn grid(&self, problem: &Problem, slots: Slots, most: &mut u64) -> Option<Grid> {
-        // The first grid is always made: without it there is no plan.
-        let until = match self.best.is_none() {
-            true => Instant::now() + Duration::from_secs(3600),
-            false => self.deadline,
-        };
         loop {
-            let grid = grid(problem, self.room, slots, unit(self.chain, *most), until)?;
+            let grid = grid(problem, self.room, slots, unit(self.chain, *most), self.deadline, MOST_BYTES)?;
             if *most >= slowest(self.chain) || !grid.overflows(problem, self.room) {
                 return Some(grid);
             }
             *most = most.saturating_mul(8).min(slowest(self.chain));
+        }
+    }
+
+    /// Keeps the best of the plans that a grid leads to from several sides. Only that one is written down.
+    fn take_from(&mut self, problem: &Problem, grid: &Grid) {
+        let mut fastest: Option<(u64, u64)> = None;
+        for aside in grid.sides() {
+            let choose = |first, end, room| grid.choose(problem, first, end, room, aside);
+            let Some(found) = outline(problem, choose, self.room) else { continue };
+            if fastest.is_none_or(|fastest| found.overhead < fastest.0) {
+                fastest = Some((found.overhead, aside));
+            }
+            if self.is_close(found.overhead) || Instant::now() > self.deadline {
+                break;
+            }
+        }
+        let best = self.best.as_ref().map_or(u64::MAX, |best| best.0);
+        if let Some((_, aside)) = fastest.filter(|(overhead, _)| *overhead < best) {
+            let choose = |first, end, room| grid.choose(problem, first, end, room, aside);
+            self.take(plan(problem, self.room, choose));
         }
     }
 
@@ -132,9 +155,12 @@ impl<'a> Search<'a> {
 
     /// Whether the plan is as close to the bound as was asked.
     pub(super) fn close(&self) -> bool {
-        let Some((overhead, _)) = &self.best else { return false };
+        self.best.as_ref().is_some_and(|(overhead, _)| self.is_close(*overhead))
+    }
+
+    fn is_close(&self, overhead: u64) -> bool {
         let left = overhead.saturating_sub(self.bound) as f64;
-        left <= self.gap.get() * self.chain.base.saturating_add(*overhead) as f64
+        left <= self.gap.get() * self.chain.base.saturating_add(overhead) as f64
     }
 
     pub(super) fn late(&self) -> bool {
@@ -181,17 +207,21 @@ pub(super) fn grid(
     slots: impl Into<Slots>,
     unit: u64,
     until: Instant,
+    most_bytes: u64,
 ) -> Option<Grid> {
-    let scale = Scale::new(&problem.chain, room.max(1), slots.into(), unit);
+    if Instant::now() > until {
+        return None;
+    }
+    let scale = Scale::new(&problem.chain, room.max(1), slots.into(), unit, problem.cells.repeat());
     let needed = scale.slots_for_bound(room);
-    Grid::new(problem, scale, needed, until)
+    Grid::new(problem, scale, needed, until, most_bytes)
 }
 
-/// The plan a grid leads to, with its true overhead.
-pub(super) fn plan(problem: &Problem, grid: &Grid, room: u64) -> Option<(u64, Vec<Action>)> {
+/// The plan that follows from what `choose` says of each cell, with its true overhead.
+pub(super) fn plan(problem: &Problem, room: u64, choose: impl Choose) -> Option<(u64, Vec<Action>)> {
     let mut overhead = 0u64;
-    let choose = |first, end, room| {
-        let (choice, left) = grid.choose(problem, first, end, room)?;
+    let count = |first, end, room| {
+        let (choice, left) = choose(first, end, room)?;
         let more = match choice {
             Choice::Tape(way) => problem.chain.tapes[first][way].excess,
             Choice::Sweep(middle) => problem.chain.sweep(first, middle),
@@ -199,7 +229,7 @@ pub(super) fn plan(problem: &Problem, grid: &Grid, room: u64) -> Option<(u64, Ve
         overhead = overhead.saturating_add(more);
         Some((choice, left))
     };
-    let actions = choice::actions(&problem.chain, room, choose)?;
+    let actions = choice::actions(&problem.chain, room, count)?;
     Some((overhead, actions))
 }
 
@@ -212,11 +242,11 @@ pub(super) fn slowest(chain: &Chain) -> u64 {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
-mod tests {
-    use super::super::outline::outline;
+pub(super) mod tests {
     use super::*;
     use crate::{Bytes, Nanos, Profile, StageProfile, TapeOption, simulate};
     use proptest::prelude::*;
+    use std::time::Duration;
 
     prop_compose! {
         fn stage()(
@@ -246,7 +276,16 @@ mod tests {
         }
     }
 
-    fn chain() -> impl Strategy<Value = Profile> {
+    pub(in super::super) fn chain() -> impl Strategy<Value = Profile> {
+        prop_oneof![repeating(), different()]
+    }
+
+    fn different() -> impl Strategy<Value = Profile> {
+        let stages = proptest::collection::vec(stage(), 1..14);
+        stages.prop_map(|stages| Profile::new("different", "none", Bytes::new(500), stages).unwrap())
+    }
+
+    fn repeating() -> impl Strategy<Value = Profile> {
         // A few kinds of stages in any order: neighbours are often alike.
         let kinds = proptest::collection::vec(stage(), 1..6);
         (kinds, proptest::collection::vec(0..6usize, 1..14)).prop_map(|(kinds, order)| {
@@ -277,10 +316,16 @@ mod tests {
                 let room = least + (chain.store_all_room() - least) * part / 20;
                 let stairs = Staircases::new(&problem, room).unwrap();
                 let optimum = exact::at(stairs.of(&problem, 0, chain.stages()), room).unwrap();
-                let grid = grid(&problem, room, 4_000, 1, later).unwrap();
+                let grid = grid(&problem, room, 4_000, 1, later, MOST_BYTES).unwrap();
                 assert!(grid.bound(&problem, room).unwrap() <= optimum);
                 // Every size is a multiple of ten bytes, and the grid is as fine: nothing is lost.
-                assert_eq!(plan(&problem, &grid, room).unwrap().0, optimum, "period {period}, part {part}");
+                assert_eq!(
+                    plan(&problem, room, |first, end, room| grid.choose(&problem, first, end, room, 0))
+                        .unwrap()
+                        .0,
+                    optimum,
+                    "period {period}, part {part}"
+                );
             }
         }
     }
@@ -302,15 +347,19 @@ mod tests {
             prop_assert!(Knapsack::new(&whole).bound(room) <= optimum);
 
             let later = Instant::now() + Duration::from_secs(60);
-            let grid = grid(&problem, room, slots, time, later).unwrap();
-            let bound = grid.bound(&problem, room).unwrap();
-            prop_assert!(bound <= optimum || grid.overflows(&problem, room), "{} over {}", bound, optimum);
-            let (overhead, actions) = plan(&problem, &grid, room).unwrap();
+            let grid = grid(&problem, room, slots, time, later, MOST_BYTES).unwrap();
+            // A grid serves smaller rooms, too.
+            for below in [room, room - (room - least) / 7, room - (room - least) / 2, least] {
+                let optimum = exact::at(stairs.of(&problem, 0, whole.stages()), below).unwrap();
+                let bound = grid.bound(&problem, below).unwrap();
+                prop_assert!(bound <= optimum || grid.overflows(&problem, below), "{bound} over {optimum}");
+            }
+            let (overhead, actions) = plan(&problem, room, |first, end, room| grid.choose(&problem, first, end, room, 0)).unwrap();
             prop_assert!(overhead >= optimum);
             let found = simulate(&profile, &actions).unwrap();
             prop_assert!(found.peak_bytes.get() <= room + whole.boundary[0]);
             prop_assert_eq!(found.step_ns.get(), whole.base + overhead);
-            let outline = outline(&problem, &grid, room).unwrap();
+            let outline = outline(&problem, |first, end, room| grid.choose(&problem, first, end, room, 0), room).unwrap();
             prop_assert_eq!(outline.overhead, overhead);
             prop_assert_eq!(outline.need, found.peak_bytes.get() - whole.boundary[0]);
 

@@ -1,37 +1,147 @@
 //! Bytes and nanoseconds in few bits, and what that may hide.
 //!
-//! On a grid every size is rounded to the nearest number of slots. Some sizes grow by it, so a plan that fits the true
-//! room may need a few slots more: at most [`Scale::hidden`], the largest growth of anything that can be alive at once
-//! within the room. What the grid says of a room *that much larger* is therefore a lower bound for the true one. Times are
-//! rounded down, which only lowers it.
+//! On a grid everything that is held is rounded to the nearest number of slots. Some sizes grow by it, so what is held in so
+//! many bytes may take a few slots more: at most [`Growth::within`] of them. What an action needs while it runs is not
+//! rounded. When `n` bytes are needed, what is held fits into the room less `n`, and so into the slots of *that*, however it
+//! is rounded; the grid lets the action run wherever no more slots than those are held. Every plan that fits the room then
+//! fits the grid, so what the grid says is a lower bound. Times are rounded down, which only lowers it.
+//!
+//! Where an action needs nearly all of the room, little is held beside it and next to nothing can grow: that is why a grid
+//! can tell small rooms apart, in which a few bytes more may save much time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::chain::Chain;
 
 /// How sizes and times become numbers of the grid.
 #[derive(Clone, Debug)]
 pub(super) struct Scale {
-    /// Bytes in a slot.
-    pub(super) slot: u64,
     /// Nanoseconds in a unit of overhead.
     pub(super) unit: u64,
-    /// What can grow. What grows most for its size comes first.
-    growing: Vec<Moved>,
-    /// The most slots by which what a running action needs can grow.
-    running: f64,
+    /// The room it is for.
+    room: u64,
+    /// The slots in which everything that is held within `room` fits, however it is rounded.
+    top: u64,
+    rounding: Rounding,
+    /// What everything that can be held may grow by.
+    growth: Growth,
+    /// For each part of the chain: the most bytes that may be needed beside what is held, when so many slots are left.
+    most: Vec<Vec<u64>>,
+    stages: usize,
 }
 
-/// Sizes that rounding moves: their bytes, by how many slots each, and how many there are.
-#[derive(Clone, Debug)]
-struct Moved {
+/// A size in which a stage can be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Size {
     bytes: u64,
-    by: f64,
-    count: u64,
+    /// The stage's output, and not a tape.
+    boundary: bool,
 }
 
-/// Scales that are looked at for the one on which least is hidden.
-const CANDIDATES: u64 = 48;
+/// How sizes become slots: to the nearest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rounding {
+    /// Bytes in a slot.
+    slot: u64,
+    /// Boundaries are often far smaller than tapes. Where they take at least a slot, nobody keeps them all for nothing;
+    /// where they may take none, a few of them do not count for more than they are.
+    at_least_one: bool,
+}
+
+impl Rounding {
+    fn slots(self, size: Size) -> u64 {
+        let least = u64::from(self.at_least_one && size.boundary && size.bytes > 0);
+        (size.bytes.saturating_add(self.slot / 2) / self.slot).max(least)
+    }
+
+    /// How many slots a size gains; negative when it loses.
+    fn gain(self, size: Size) -> f64 {
+        let (whole, over) = (size.bytes / self.slot, size.bytes % self.slot);
+        self.slots(size) as f64 - whole as f64 - over as f64 / self.slot as f64
+    }
+}
+
+/// The most that rounding can add to what is held: bytes that are held, and the slots they can grow by, each with all
+/// before it. The most slots for a byte come first.
+#[derive(Clone, Debug, Default)]
+struct Growth(Vec<(u64, f64)>);
+
+impl Growth {
+    /// Of each stage its boundary is held, or one of its tapes, or nothing: what each gains, and how many such stages there
+    /// are.
+    fn new(stages: impl Iterator<Item = (Vec<(u64, f64)>, u64)>) -> Self {
+        let mut parts: Vec<(u64, f64)> = Vec::new();
+        for (gains, count) in stages {
+            for pair in growing_hull(gains).windows(2) {
+                let (bytes, by) = (pair[1].0 - pair[0].0, pair[1].1 - pair[0].1);
+                parts.push((bytes.saturating_mul(count), by * count as f64));
+            }
+        }
+        let density = |part: &(u64, f64)| part.1 / part.0 as f64;
+        parts.sort_by(|left, right| density(right).total_cmp(&density(left)));
+        let mut sum = (0u64, 0.0);
+        for part in &mut parts {
+            sum = (sum.0.saturating_add(part.0), sum.1 + part.1);
+            *part = sum;
+        }
+        Self(parts)
+    }
+
+    /// The most slots by which what is held within so many bytes can grow: a knapsack, relaxed.
+    fn within(&self, bytes: u64) -> f64 {
+        let whole = self.0.partition_point(|part| part.0 <= bytes);
+        let before = whole.checked_sub(1).map_or((0, 0.0), |last| self.0[last]);
+        let Some(next) = self.0.get(whole) else { return before.1 };
+        before.1 + (next.1 - before.1) * ((bytes - before.0) as f64 / (next.0 - before.0) as f64)
+    }
+
+    /// The fewest bytes, or a little less, that can take so many slots.
+    fn fewest_bytes(&self, slots: u64, slot: u64) -> u64 {
+        if self.0.is_empty() {
+            return slots.saturating_mul(slot);
+        }
+        let (slots, slot) = (slots as f64, slot as f64);
+        let reached = |part: &(u64, f64)| part.0 as f64 / slot + part.1;
+        let whole = self.0.partition_point(|part| reached(part) < slots);
+        let before = whole.checked_sub(1).map_or((0, 0.0), |last| self.0[last]);
+        let missing = (slots - reached(&before)).max(0.0);
+        let bytes = match self.0.get(whole) {
+            Some(next) => {
+                let part = missing / (reached(next) - reached(&before)).max(f64::MIN_POSITIVE);
+                before.0 as f64 + part.min(1.0) * (next.0 - before.0) as f64
+            }
+            None => before.0 as f64 + missing * slot,
+        };
+        // Down by what the sums of floating numbers may have lost.
+        (bytes * (1.0 - 1e-9) - 1.0).max(0.0) as u64
+    }
+}
+
+/// Of what the sizes of a stage gain, that which a mixture of others does not beat: bytes and gains rise, and each byte adds
+/// less than the one before. Begins with nothing.
+fn growing_hull(mut gains: Vec<(u64, f64)>) -> Vec<(u64, f64)> {
+    gains.retain(|(_, gain)| *gain > 0.0);
+    gains.sort_by(|left, right| left.0.cmp(&right.0).then(right.1.total_cmp(&left.1)));
+    let mut hull = vec![(0, 0.0)];
+    for next in gains {
+        if hull.last().is_some_and(|last| next.1 <= last.1) {
+            continue;
+        }
+        while let [.., before, last] = hull[..] {
+            if (last.1 - before.1) * (next.0 - last.0) as f64 > (next.1 - last.1) * (last.0 - before.0) as f64
+            {
+                break;
+            }
+            hull.pop();
+        }
+        hull.push(next);
+    }
+    hull
+}
+
+/// Scales that are looked at for the one on which least is hidden, and those that fit a size.
+const CANDIDATES: u64 = 12;
+const MOST_FITTED: usize = 48;
 
 /// A slot is fitted to sizes that at least one boundary in so many has.
 const USUAL: u64 = 8;
@@ -60,16 +170,18 @@ impl From<u64> for Slots {
 /// When no more slots than this are lost and gained by rounding, finer ones would not tell more.
 const HARDLY: f64 = 0.5;
 
-/// How many different needs of actions are looked at one by one.
-const FEW_NEEDS: usize = 512;
+/// Parts of a chain, each of which knows what can be held before it.
+const PARTS: usize = 16;
 
 impl Scale {
-    /// A scale of about so many slots in `room`, on which little is hidden.
-    pub(super) fn new(chain: &Chain, room: u64, slots: Slots, unit: u64) -> Self {
+    /// A scale of about so many slots in `room`, on which little is hidden. Where cells repeat, what can be held before
+    /// one must not depend on where it is.
+    pub(super) fn new(chain: &Chain, room: u64, slots: Slots, unit: u64, repeat: bool) -> Self {
         let Slots { about, fewest } = slots;
         let common = common_divisor(chain);
+        let with = |rounding: Rounding| Self::with(chain, room, unit, rounding, repeat);
         if room / common <= about.saturating_mul(2) {
-            return Self { slot: common, unit, growing: Vec::new(), running: 0.0 };
+            return with(Rounding { slot: common, at_least_one: true });
         }
         // A chain of few different sizes is nearly exact on the right grid: look around for it.
         let sizes = Sizes::of(chain);
@@ -79,36 +191,58 @@ impl Scale {
         let fitted = sizes.usual().flat_map(|size| {
             let coarsest = (room / fewest.max(1)).max(largest);
             let counts = size.div_ceil(coarsest)..=size / smallest;
-            counts.take(CANDIDATES as usize).map(move |count| size / count.max(1))
+            counts.take(MOST_FITTED).map(move |count| size / count.max(1))
         });
-        let scales = around.chain(fitted).filter(|slot| *slot > 0).map(|slot| {
-            let growing = sizes.moved(1.0, slot);
-            let scale = Self { slot, unit, growing, running: sizes.running(slot) };
-            let moved = scale.hidden(room) + most_within(&sizes.moved(-1.0, slot), room);
+        let slots = around.chain(fitted).filter(|slot| *slot > 0);
+        // Where stages repeat, boundaries that cost nothing would be kept all the way.
+        let least: &[bool] = if repeat { &[true] } else { &[true, false] };
+        let roundings =
+            slots.flat_map(|slot| least.iter().map(move |&at_least_one| Rounding { slot, at_least_one }));
+        let priced = roundings.map(|rounding| {
+            let moved = sizes.growth(1.0, rounding).within(room) + sizes.growth(-1.0, rounding).within(room);
             // Where next to nothing moves, the fewest slots are best; elsewhere half of them are worth a little more.
-            let price = if moved < HARDLY { -(slot as f64) } else { moved * (slot as f64).sqrt() };
-            (scale, price)
+            let slot = rounding.slot as f64;
+            (if moved < HARDLY { -slot } else { moved * slot.sqrt() }, rounding)
         });
-        let best = scales.min_by(|left, right| left.1.total_cmp(&right.1));
-        let last = || Self { slot: largest, unit, growing: sizes.moved(1.0, largest), running: 0.5 };
-        best.map_or_else(last, |best| best.0)
+        let best = priced.min_by(|left, right| left.0.total_cmp(&right.0));
+        with(best.map_or(Rounding { slot: largest, at_least_one: true }, |(_, rounding)| rounding))
     }
 
-    /// The slots a size takes, to the nearest; saturating far above any grid.
-    pub(super) fn slots(&self, bytes: u64) -> u32 {
-        let slots = bytes.saturating_add(self.slot / 2) / self.slot;
-        u32::try_from(slots).unwrap_or(u32::MAX).min(1 << 30)
+    fn with(chain: &Chain, room: u64, unit: u64, rounding: Rounding, repeat: bool) -> Self {
+        let (stages, slot) = (chain.stages(), rounding.slot);
+        let gains = |stage: usize| -> Vec<(u64, f64)> {
+            sizes_of(chain, stage).map(|size| (size.bytes, rounding.gain(size))).collect()
+        };
+        let parts = if repeat { 1 } else { PARTS.min(stages) };
+        // What is held while a stage runs comes from stages before it.
+        let growth = |part: usize| Growth::new((0..part * stages / parts).map(|stage| (gains(stage), 1)));
+        let growths: Vec<Growth> = (1..=parts).map(growth).collect();
+        let growth = growths.last().cloned().unwrap_or_default();
+        let top = slots_of_held(&growth, room, slot);
+        let most = growths.iter().map(|growth| {
+            (0..=top).map(|left| room.saturating_sub(growth.fewest_bytes(top - left, slot))).collect()
+        });
+        Self { unit, room, top, rounding, most: most.collect(), growth, stages }
     }
 
-    /// The slots a boundary takes: at least one. Boundaries are often far smaller than tapes, and a grid on which they
-    /// cost nothing would keep them all.
+    /// The slots a tape takes while it is held; saturating far above any grid.
+    pub(super) fn tape_slots(&self, bytes: u64) -> u32 {
+        self.held_slots(Size { bytes, boundary: false })
+    }
+
+    /// The slots a boundary takes.
     pub(super) fn boundary_slots(&self, bytes: u64) -> u32 {
-        self.slots(bytes).max(u32::from(bytes > 0))
+        self.held_slots(Size { bytes, boundary: true })
     }
 
-    /// The largest size that takes at most `slots` slots, or `None` when there is none.
-    pub(super) fn most_bytes(&self, slots: u64) -> Option<u64> {
-        ((slots + 1).saturating_mul(self.slot) - 1).checked_sub(self.slot / 2)
+    fn held_slots(&self, size: Size) -> u32 {
+        u32::try_from(self.rounding.slots(size)).unwrap_or(u32::MAX).min(1 << 30)
+    }
+
+    /// For each number of slots that are left, the most bytes that `stage` may need: what is held before it in the other
+    /// slots takes at least the rest of the room. Never empty; rises.
+    pub(super) fn most_bytes(&self, stage: usize) -> &[u64] {
+        &self.most[stage * self.most.len() / self.stages]
     }
 
     /// The units of a time, rounded down.
@@ -116,47 +250,50 @@ impl Scale {
         u16::try_from(nanos / self.unit).unwrap_or(u16::MAX)
     }
 
-    /// How many slots more than `room` rounding can make of what fits into it.
-    pub(super) fn hidden(&self, room: u64) -> f64 {
-        // What is held, greedily: an upper bound of the knapsack.
-        most_within(&self.growing, room) + self.running
+    /// How many slots more than its bytes rounding can make of what is held within the room.
+    pub(super) fn hidden(&self) -> f64 {
+        self.growth.within(self.room)
     }
 
-    /// The slots in which everything that fits `room` fits, however it is rounded.
+    /// The slots in which every plan within `room` fits, however it is rounded. Only for rooms up to that of the scale.
     pub(super) fn slots_for_bound(&self, room: u64) -> u64 {
-        let slots = room as f64 / self.slot as f64 + self.hidden(room);
-        // Up by what the sum of floating numbers may have lost.
-        (slots * (1.0 + 1e-9) + 1e-9).floor() as u64
+        // In a smaller room less is held beside each action, by as many bytes; and less does not grow by more.
+        self.top - (self.room.saturating_sub(room) / self.rounding.slot).min(self.top)
+    }
+
+    /// The slots that are left when so much of the room is.
+    pub(super) fn slots_left(&self, bytes: u64) -> u64 {
+        let held = self.room.saturating_sub(bytes);
+        self.top.saturating_sub(held.saturating_add(self.rounding.slot / 2) / self.rounding.slot)
     }
 }
 
-/// How many slots a size gains by being rounded; negative when it loses.
-fn gain(bytes: u64, slot: u64) -> f64 {
-    let over = bytes % slot;
-    let gained = if over >= slot - slot / 2 { (slot - over) as f64 } else { -(over as f64) };
-    gained / slot as f64
+/// The slots in which everything that is held within so many bytes fits.
+fn slots_of_held(growth: &Growth, bytes: u64, slot: u64) -> u64 {
+    let part = (bytes % slot) as f64 / slot as f64 + growth.within(bytes);
+    // Up by what the sum of floating numbers may have lost.
+    bytes / slot + (part * (1.0 + 1e-9) + 1e-9).floor() as u64
 }
 
-/// The same for a boundary, which takes at least a slot.
-fn boundary_gain(bytes: u64, slot: u64) -> f64 {
-    if (1..slot).contains(&bytes) { (slot - bytes) as f64 / slot as f64 } else { gain(bytes, slot) }
+/// The sizes a stage can be held in: its output, and its tapes.
+fn sizes_of(chain: &Chain, stage: usize) -> impl Iterator<Item = Size> {
+    let tapes = chain.tapes[stage].iter().map(|tape| Size { bytes: tape.bytes, boundary: false });
+    [Size { bytes: chain.boundary[stage + 1], boundary: true }].into_iter().chain(tapes)
 }
 
 /// The sizes of what can be held, equal ones counted: chains repeat.
 struct Sizes {
     /// Boundaries, and how many there are of each size.
     boundaries: Vec<(u64, u64)>,
-    /// The ways to tape a stage, and how many stages have them.
-    tapes: Vec<(Vec<u64>, u64)>,
-    /// What actions need while they run, beside what is held; nothing when too many are different.
-    needs: Option<BTreeSet<u64>>,
+    /// The sizes a stage can be held in, and how many stages have them.
+    stages: Vec<(Vec<Size>, u64)>,
 }
 
 impl Sizes {
     fn of(chain: &Chain) -> Self {
-        let tapes = chain.tapes.iter().map(|ways| ways.iter().map(|tape| tape.bytes).collect());
         let boundaries = counted(chain.boundary.iter().copied());
-        Self { boundaries, tapes: counted(tapes), needs: needs(chain) }
+        let stages = (0..chain.stages()).map(|stage| sizes_of(chain, stage).collect());
+        Self { boundaries, stages: counted(stages) }
     }
 
     /// The sizes that many boundaries have.
@@ -166,50 +303,12 @@ impl Sizes {
         usual.map(|(bytes, _)| *bytes)
     }
 
-    /// The most slots by which what a running action needs can grow.
-    fn running(&self, slot: u64) -> f64 {
-        // To the nearest slot nothing grows by more than half of one.
-        let needs = self.needs.as_ref().map(|needs| needs.iter().map(|bytes| gain(*bytes, slot)));
-        needs.map_or(0.5, |gains| gains.fold(0.0, f64::max))
+    /// What rounding moves up, or down for a negative sign.
+    fn growth(&self, sign: f64, rounding: Rounding) -> Growth {
+        let gains =
+            |sizes: &Vec<Size>| sizes.iter().map(|size| (size.bytes, sign * rounding.gain(*size))).collect();
+        Growth::new(self.stages.iter().map(|(sizes, count)| (gains(sizes), *count)))
     }
-
-    /// What rounding moves up, or down for a negative sign: the most slots for a byte first.
-    fn moved(&self, sign: f64, slot: u64) -> Vec<Moved> {
-        let boundaries = self.boundaries.iter().map(|(bytes, count)| Moved {
-            bytes: *bytes,
-            by: sign * boundary_gain(*bytes, slot),
-            count: *count,
-        });
-        let tapes = self.tapes.iter().filter_map(|(ways, count)| {
-            let moving = ways.iter().map(|bytes| (*bytes, sign * gain(*bytes, slot)));
-            // Of a stage's options one is held: no more than the largest movement for the smallest size.
-            let most = moving
-                .filter(|(_, by)| *by > 0.0)
-                .reduce(|left, right| (left.0.min(right.0), left.1.max(right.1)));
-            most.map(|(bytes, by)| Moved { bytes, by, count: *count })
-        });
-        let mut items: Vec<_> = boundaries.chain(tapes).filter(|item| item.by > 0.0).collect();
-        items
-            .sort_by(|left, right| (right.by / right.bytes as f64).total_cmp(&(left.by / left.bytes as f64)));
-        items
-    }
-}
-
-/// What the actions of a chain need while they run; `None` when too many are different.
-fn needs(chain: &Chain) -> Option<BTreeSet<u64>> {
-    let waiting: BTreeSet<u64> = (1..=chain.stages()).map(|end| chain.waiting(end)).collect();
-    let sweeps: BTreeSet<u64> = chain.step_needs().collect();
-    let tapes: BTreeSet<_> =
-        chain.tapes.iter().flatten().map(|tape| (tape.forward_need, tape.backward_need)).collect();
-    if (sweeps.len() + tapes.len()).saturating_mul(waiting.len()) > FEW_NEEDS {
-        return None;
-    }
-    let needs = waiting.iter().flat_map(|waiting| {
-        let sweeps = sweeps.iter().map(|step| step.saturating_add(*waiting));
-        let tapes = tapes.iter().map(|(forward, backward)| forward.saturating_add(*waiting).max(*backward));
-        sweeps.chain(tapes)
-    });
-    Some(needs.collect())
 }
 
 /// The different items, and how many there are of each.
@@ -219,21 +318,6 @@ fn counted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<(T, u64)> {
         *counts.entry(item).or_insert(0) += 1;
     }
     counts.into_iter().collect()
-}
-
-/// The most that items of at most `room` bytes together can move: the fractional knapsack.
-fn most_within(items: &[Moved], room: u64) -> f64 {
-    let mut left = room;
-    let mut sum = 0.0;
-    for item in items {
-        let whole = left.checked_div(item.bytes).unwrap_or(item.count).min(item.count);
-        sum += item.by * whole as f64;
-        left -= whole * item.bytes;
-        if whole < item.count {
-            return sum + item.by * (left as f64 / item.bytes as f64);
-        }
-    }
-    sum
 }
 
 /// The largest size that all sizes are multiples of.

@@ -4,11 +4,12 @@
 //! rooms below its own for as long as what it finds and what it proves are close; the next begins where they are not.
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::chain::Chain;
-use super::choice;
+use super::choice::{self, Choice};
 use super::grid::Grid;
+use super::halving;
 use super::knapsack::Knapsack;
 use super::looks::{Found, Look, Looks, Source};
 use super::outline::outline;
@@ -29,18 +30,32 @@ const MORE_SLOTS: u64 = 1_024;
 const FINEST: u64 = 32;
 const LEFT: f64 = 0.9;
 
-/// Sums of rows after which grids are only made so that there is a plan: about two seconds on two cores.
-const MOST_SUMS: u64 = 400_000_000;
+/// The next grid is finer when one served fewer looks than this, and coarser when it served more than that.
+const FEW_LOOKS: usize = 14;
+const MANY_LOOKS: usize = 24;
+
+/// Sums of rows after which grids are only made so that there is a plan.
+const MOST_SUMS: u64 = 3_000_000_000;
 
 /// Grids, the one for the largest room first.
 #[derive(Debug)]
 pub(super) struct Series {
     /// Which view of the frontier it is for.
     view: usize,
-    /// Each grid with the room it is for.
-    grids: Vec<(u64, Grid)>,
+    grids: Vec<Held>,
+    /// Choices of plans whose grids were too large to be held on to.
+    written: Vec<Vec<Choice>>,
+    /// From which side a grid was best looked at last.
+    side: usize,
     /// Whether time was up before every look was as close as it could be.
     pub(super) late: bool,
+}
+
+/// A grid and the room it is for; nothing when its plans were written down.
+#[derive(Debug)]
+struct Held {
+    room: u64,
+    solved: Option<Grid>,
 }
 
 /// Grids for one look that did not bring it close.
@@ -76,40 +91,46 @@ pub(super) struct Task<'a> {
 impl Series {
     /// Grids until every look is close, where they can prove it; fewer when time or memory is up.
     pub(super) fn new(task: Task<'_>, looks: &mut Looks) -> Self {
-        let mut series = Self { view: task.view, grids: Vec::new(), late: false };
+        // A plan is best read off with all slots left aside that only a bound needs; the bound is asked for the least.
+        let side = if task.proves { 0 } else { usize::MAX };
+        let mut series = Self { view: task.view, grids: Vec::new(), written: Vec::new(), side, late: false };
         let usual = usual_slots(task.problem);
         let (mut slots, mut sums) = (usual, 0u64);
         let mut top = looks.list.len();
         let mut again = Again::default();
-        let affordable = |slots: u64, sums: u64| {
-            sums.saturating_add(Grid::chunks_of(slots).saturating_mul(task.problem.sums())) <= MOST_SUMS
-        };
         while let Some(last) = (0..top).rev().find(|look| !looks.close(*look)) {
-            let strict = task.proves && affordable(slots, sums);
+            let strict = task.proves && sums <= MOST_SUMS;
             let most = most_overhead(task, &looks.list[last], again.grids > 0);
             let wanted = match again.grids > 0 {
                 true => Slots::no_fewer(slots),
                 false => Slots::from(slots),
             };
-            let Some(grid) = series.grid(task, &looks.list[last], wanted, most) else {
+            let Some(grid) = series.grid(task, looks, last, wanted, most) else {
                 let fits = looks.list[last].room >= task.problem.whole_room();
                 series.late = fits && Instant::now() > task.until;
                 break;
             };
-            sums = sums.saturating_add(grid.chunks().saturating_mul(task.problem.sums()));
+            sums = sums.saturating_add(grid.sums);
             let slow = grid.overflows(task.problem, looks.list[last].room);
             top = series.serve(task, looks, last, grid, strict);
             if again.grids > 0 {
                 series.forget(looks, top.min(last)..last + 1);
             }
             if top <= last {
-                (slots, again) = ((slots / 2).max(usual), Again::default());
+                // Twice the slots serve more than twice the looks, where no slots fit all sizes.
+                slots = match last + 1 - top {
+                    _ if task.problem.cells.repeat() => usual.max(slots / 2),
+                    ..FEW_LOOKS => 2 * slots,
+                    FEW_LOOKS..=MANY_LOOKS => slots,
+                    _ => slots / 2,
+                };
+                (slots, again) = (slots.clamp(usual / 2, usual * FINEST), Again::default());
                 continue;
             }
             // Its own grid did not bring this look close. Slower than it can tell: the next one counts in larger units.
             let units = slow && most < refine::slowest(task.chain);
             again = again.after(looks.gap(last));
-            let finer = strict && slots < usual * FINEST && affordable(2 * slots, sums);
+            let finer = strict && slots < usual * FINEST;
             if again.in_vain < 2 && (units || finer) {
                 slots = if units { slots } else { 2 * slots };
             } else {
@@ -121,32 +142,79 @@ impl Series {
     }
 
     /// A grid for a look and those below it; `None` when time or memory is up.
-    fn grid(&self, task: Task<'_>, look: &Look, slots: Slots, most: u64) -> Option<Grid> {
-        let problem = task.problem;
-        let held: u64 = self.grids.iter().map(|(_, grid)| grid.chunks() * Grid::chunk_bytes(problem)).sum();
-        let more = Grid::bytes(problem, slots.about + slots.about / 2);
-        let first = self.grids.is_empty();
-        if look.room < problem.whole_room() || (!first && held.saturating_add(more) > refine::MOST_BYTES) {
+    fn grid(
+        &mut self,
+        task: Task<'_>,
+        looks: &mut Looks,
+        last: usize,
+        slots: Slots,
+        most: u64,
+    ) -> Option<Grid> {
+        let (problem, room) = (task.problem, looks.list[last].room);
+        if room < problem.whole_room() {
             return None;
         }
-        // Without a first grid there is no plan.
-        let must = first && look.found.is_none();
-        let until = if must { Instant::now() + Duration::from_secs(3600) } else { task.until };
-        refine::grid(problem, look.room, slots, refine::unit(task.chain, most), until)
+        let unit = refine::unit(task.chain, most);
+        // Grids for larger rooms make place: what was found on them can be written down.
+        for oldest in 0..=self.grids.len() {
+            let held: u64 =
+                self.grids.iter().filter_map(|held| held.solved.as_ref()).map(|grid| grid.bytes).sum();
+            let bytes = refine::MOST_BYTES.saturating_sub(held);
+            // About as large as the one before.
+            let before = self.grids.last().and_then(|held| held.solved.as_ref()).map_or(0, |grid| grid.bytes);
+            if before <= bytes / 2
+                && let Some(grid) = refine::grid(problem, room, slots, unit, task.until, bytes)
+            {
+                return Some(grid);
+            }
+            if Instant::now() > task.until || oldest == self.grids.len() {
+                return None;
+            }
+            self.write_down(problem, looks, oldest);
+        }
+        None
+    }
+
+    /// Writes the plans of a grid down and lets go of it.
+    fn write_down(&mut self, problem: &Problem, looks: &mut Looks, index: usize) {
+        let Some(solved) = self.grids[index].solved.take() else { return };
+        for look in &mut looks.list {
+            let Some(Found { source, .. }) = &mut look.found else { continue };
+            let Source::View { view, grid, room, aside } = *source else { continue };
+            if view == self.view && grid == index {
+                let mut choices = Vec::new();
+                let choose = |first, end, room| {
+                    let chosen = solved.choose(problem, first, end, room, aside)?;
+                    choices.push(chosen.0);
+                    Some(chosen)
+                };
+                // It was outlined, and so it can be written.
+                let _ = choice::actions(&problem.chain, room, choose);
+                *source = Source::Written { view, index: self.written.len() };
+                self.written.push(choices);
+            }
+        }
+    }
+
+    /// The actions of a plan whose choices were written down.
+    pub(super) fn written(&self, problem: &Problem, index: usize) -> Option<Vec<Action>> {
+        let mut choices = self.written.get(index)?.iter();
+        choice::actions(&problem.chain, (), |_, _, ()| Some((*choices.next()?, ())))
     }
 
     /// Looks at rooms from the last on down for as long as the grid is good enough; says where the next begins.
     fn serve(&mut self, task: Task<'_>, looks: &mut Looks, last: usize, grid: Grid, strict: bool) -> usize {
         let most = looks.list[last].room;
         let index = self.grids.len();
-        self.grids.push((most, grid));
+        self.grids.push(Held { room: most, solved: Some(grid) });
         for look in (0..=last).rev() {
             let room = looks.list[look].room;
             if (!strict && room < most / RATIO) || room < task.problem.whole_room() {
                 return look + 1;
             }
             self.look(task, looks, look, index);
-            let slow = self.grids[index].1.overflows(task.problem, room);
+            let solved = self.grids[index].solved.as_ref();
+            let slow = solved.is_some_and(|grid| grid.overflows(task.problem, room));
             if slow || (strict && !looks.close(look)) {
                 return look + 1;
             }
@@ -172,56 +240,96 @@ impl Series {
         }
     }
 
-    /// Rooms that were not come to are looked at on the last grid.
-    fn serve_rest(&self, task: Task<'_>, looks: &mut Looks) {
-        let Some(last) = self.grids.len().checked_sub(1) else { return };
+    /// Rooms that were not come to are looked at on the last grid; without one, their least rooms say what to do.
+    fn serve_rest(&mut self, task: Task<'_>, looks: &mut Looks) {
+        let last = self.grids.iter().rposition(|held| held.solved.is_some());
         for look in 0..looks.list.len() {
-            let Looks { list, .. } = &looks;
-            if list[look].found.is_none() && list[look].room >= task.problem.whole_room() {
+            let room = looks.list[look].room;
+            if looks.list[look].found.is_some() || room < task.problem.whole_room() {
+                continue;
+            }
+            if let Some(last) = last {
                 self.look(task, looks, look, last);
+            }
+            if looks.list[look].found.is_none() {
+                let choose = |first, end, room| halving::choose(task.problem, first, end, room);
+                let source = Source::Halving { view: self.view, room };
+                let plan = outline(task.problem, choose, room);
+                let found = plan.map(|plan| Found { need: plan.need, overhead: plan.overhead, source });
+                looks.take(look, found);
+                looks.raise(look, |need| task.knapsack.bound(need));
             }
         }
     }
 
-    fn look(&self, task: Task<'_>, looks: &mut Looks, look: usize, grid: usize) {
+    /// Looks at a room on a grid, from several sides, until plan and bound are close.
+    fn look(&mut self, task: Task<'_>, looks: &mut Looks, look: usize, grid: usize) {
+        let Some(solved) = &self.grids[grid].solved else { return };
         let room = looks.list[look].room;
-        looks.take(look, self.found(task.problem, grid, room));
-        let (_, grid) = &self.grids[grid];
-        looks.raise(look, |need| {
-            let proven = grid.bound(task.problem, need).filter(|_| task.proves);
-            task.knapsack.bound(need).max(proven.unwrap_or(0))
-        });
+        let sides: Vec<u64> = solved.sides().collect();
+        // The side that was best at the look before comes first.
+        let usual = self.side.min(sides.len() - 1);
+        let others = (0..sides.len()).filter(|side| *side != usual);
+        for side in [usual].into_iter().chain(others) {
+            let before = looks.list[look].found.map(|found| found.overhead);
+            looks.take(look, self.found(task.problem, grid, room, sides[side]));
+            let better = looks.list[look].found.map(|found| found.overhead) != before;
+            if !better && side != usual {
+                continue;
+            }
+            self.side = side;
+            looks.raise(look, |need| {
+                let proven = solved.bound(task.problem, need).filter(|_| task.proves);
+                task.knapsack.bound(need).max(proven.unwrap_or(0))
+            });
+            // Where nothing can be proven, another side is worth less than single stages are.
+            if looks.close(look) || !task.proves {
+                return;
+            }
+        }
     }
 
-    /// The plan a grid leads to in a room.
-    fn found(&self, problem: &Problem, grid: usize, room: u64) -> Option<Found> {
-        let plan = outline(problem, &self.grids[grid].1, room)?;
-        let source = Source::View { view: self.view, grid, room };
+    /// The plan a grid leads to in a room, looked at from one of its sides.
+    fn found(&self, problem: &Problem, grid: usize, room: u64, aside: u64) -> Option<Found> {
+        let solved = self.grids.get(grid)?.solved.as_ref()?;
+        let choose = |first, end, room| solved.choose(problem, first, end, room, aside);
+        let plan = outline(problem, choose, room)?;
+        let source = Source::View { view: self.view, grid, room, aside };
         Some(Found { need: plan.need, overhead: plan.overhead, source })
     }
 
     /// The plan for a room that need not have been looked at.
     pub(super) fn plan(&self, problem: &Problem, room: u64) -> Option<Found> {
         let finest = self.near(room).next()?;
-        self.found(problem, finest, room)
+        let sides = self.grids[finest].solved.as_ref()?.sides();
+        let sides = sides.filter_map(|aside| self.found(problem, finest, room, aside));
+        sides.reduce(|best, other| other.better(Some(best)))
     }
 
     /// The actions of a plan that was found on a grid.
-    pub(super) fn actions(&self, problem: &Problem, grid: usize, room: u64) -> Option<Vec<Action>> {
-        let (_, grid) = self.grids.get(grid)?;
-        let choose = |first, end, room| grid.choose(problem, first, end, room);
+    pub(super) fn actions(
+        &self,
+        problem: &Problem,
+        grid: usize,
+        room: u64,
+        aside: u64,
+    ) -> Option<Vec<Action>> {
+        let solved = self.grids.get(grid)?.solved.as_ref()?;
+        let choose = |first, end, room| solved.choose(problem, first, end, room, aside);
         choice::actions(&problem.chain, room, choose)
     }
 
     /// Overhead that no plan within `room` can do without.
     pub(super) fn bound(&self, problem: &Problem, room: u64) -> u64 {
-        let bounds = self.near(room).take(2).filter_map(|grid| self.grids[grid].1.bound(problem, room));
+        let near = self.near(room).take(2).filter_map(|grid| self.grids[grid].solved.as_ref());
+        let bounds = near.filter_map(|solved| solved.bound(problem, room));
         bounds.max().unwrap_or(0)
     }
 
     /// The grids that know a room, the finest first.
     fn near(&self, room: u64) -> impl Iterator<Item = usize> {
-        let known = self.grids.iter().enumerate().rev().filter(move |(_, (most, _))| *most >= room);
+        let known = self.grids.iter().enumerate().rev();
+        let known = known.filter(move |(_, held)| held.room >= room && held.solved.is_some());
         known.map(|(index, _)| index)
     }
 }
@@ -231,11 +339,78 @@ fn most_overhead(task: Task<'_>, look: &Look, again: bool) -> u64 {
     let Task { chain, knapsack, .. } = task;
     let below = knapsack.bound(look.room / RATIO).max(chain.forward(0, chain.stages()));
     // A plan that was found where a grid could not tell may be far too slow.
-    let known = look.found.map_or(below, |found| found.overhead.min(look.bound.saturating_mul(4)));
+    let known = look.found.map_or(below, |found| found.overhead.min(look.bound().saturating_mul(4)));
     let most = if again { known } else { known.max(below) };
     most.saturating_mul(2).min(refine::slowest(chain))
 }
 
 fn usual_slots(problem: &Problem) -> u64 {
     if problem.cells.repeat() || problem.chain.stages() <= 128 { SLOTS } else { MORE_SLOTS }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+mod tests {
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    use super::super::chain::NEVER;
+    use super::super::exact::{self, Staircases};
+    use super::super::refine::tests::chain;
+    use super::*;
+    use crate::{Gap, Profile, simulate};
+
+    /// Solves a chain on grids and checks every look against the optimum; `written` lets go of every grid first.
+    fn check(profile: &Profile, until: Instant, written: bool) -> Result<(), TestCaseError> {
+        let chain = Chain::new(profile);
+        let problem = Problem::new(chain.clone());
+        prop_assume!(problem.whole_room() != NEVER);
+        let stairs = Staircases::new(&problem, chain.store_all_room()).unwrap();
+        let steps = stairs.of(&problem, 0, chain.stages());
+        let knapsack = Knapsack::new(&chain);
+        let mut looks = Looks::new(&chain, &knapsack, problem.whole_room(), Gap::ONE_PERCENT);
+        let task =
+            Task { problem: &problem, chain: &chain, knapsack: &knapsack, view: 0, proves: true, until };
+        let mut series = Series::new(task, &mut looks);
+        if written {
+            (0..series.grids.len()).for_each(|grid| series.write_down(&problem, &mut looks, grid));
+        }
+        for look in &looks.list {
+            let found = look.found.unwrap();
+            let actions = match found.source {
+                Source::View { grid, room, aside, .. } => series.actions(&problem, grid, room, aside),
+                Source::Written { index, .. } => series.written(&problem, index),
+                Source::Halving { room, .. } => choice::actions(&chain, room, |first, end, room| {
+                    halving::choose(&problem, first, end, room)
+                }),
+                source => panic!("{source:?}"),
+            };
+            let simulated = simulate(profile, &actions.unwrap()).unwrap();
+            prop_assert_eq!(simulated.step_ns.get(), chain.base + found.overhead);
+            prop_assert_eq!(simulated.peak_bytes.get(), chain.boundary[0] + found.need);
+            prop_assert!(found.need <= look.room);
+            let optimum = exact::at(steps, found.need).unwrap();
+            prop_assert!(look.bound() <= optimum && optimum <= found.overhead);
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+
+        #[test]
+        fn looks_are_between_what_is_proven_and_what_is_found(profile in chain()) {
+            check(&profile, Instant::now() + Duration::from_secs(60), false)?;
+        }
+
+        #[test]
+        fn plans_of_grids_that_were_let_go_are_the_same(profile in chain()) {
+            check(&profile, Instant::now() + Duration::from_secs(60), true)?;
+        }
+
+        #[test]
+        fn when_time_is_up_there_is_a_plan_all_the_same(profile in chain()) {
+            check(&profile, Instant::now(), false)?;
+        }
+    }
 }
