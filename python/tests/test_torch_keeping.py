@@ -480,6 +480,16 @@ def test_a_budget_that_only_the_margin_refuses_is_tried(monkeypatch: pytest.Monk
     assert exact.report.predicted_peak_bytes <= int(least * 1.01)
     assert not of(int(least * 1.01), True, exact=True, margin=0.002).planner.to_the_brim
     assert not of(int(least * 1.01), False, exact=True).planner.to_the_brim, "of shapes that are not tried"
+    # What leaves nothing free is tried more often.
+    for made, count in ((exact, api.FILLED), (roomy, api.TRIED)):
+        tried: List[int] = []
+        # What keeps everything is tried in another way.
+        made.current.keeps_all = False
+        watched = type("Watch", (), {"peak": {"loss": 1}})
+        monkeypatch.setattr(api, "one_step", lambda *_, tried=tried, watched=watched: tried.append(1) or watched)
+        api._tried(model, lambda: None, made, made.current, made.planner, arguments[-1])
+        assert len(tried) == count
+    assert api.FILLED > api.TRIED
     # Below the smallest there is nothing to try.
     with pytest.raises(rekindle.BudgetTooSmall, match="the batch\\)\nhint") as refused:
         of(least - 4096, True)

@@ -365,7 +365,8 @@ def _tried(
             break
         with Buffers(model).look():
             # The first one finds pinned memory and whatever else a first one needs.
-            peak = max(peak_of(one_step(model, run, region, device)) for _ in range(TRIED)) + around.to_come
+            steps = FILLED if planner.to_the_brim else TRIED
+            peak = max(peak_of(one_step(model, run, region, device)) for _ in range(steps)) + around.to_come
         planned.known["tried_peak_bytes"] = peak
         # The last one may take of the margin, which is for that, but never more than the budget.
         if peak <= (usable if left else budget):
@@ -391,8 +392,9 @@ def _tried(
 #: How often a plan is made again when a step takes more than was predicted.
 TRIES = 3
 
-#: How many steps are run under each. What the allocator hands out may differ from one to the next.
-TRIED = 3
+#: How many steps are run under each, and under one that leaves nothing free: what the allocator hands out may differ from one to the
+#: next.
+TRIED, FILLED = 3, 8
 
 #: A prediction may be a little above what is then found.
 NEARLY = 1.01
