@@ -99,6 +99,7 @@ mod rows;
 mod seeds;
 mod stage;
 mod staged;
+mod stalled;
 mod tail;
 #[cfg(feature = "capture")]
 mod traced;
@@ -127,6 +128,7 @@ pub use rekindle_run::{Event, Fault, Measurement, Measuring, Spread, Trace};
 pub use seeds::seed;
 pub use stage::{NoModule, StageOutput};
 pub use staged::{Staged, Under};
+pub use stalled::give_up_after;
 pub use tail::tail;
 #[cfg(feature = "capture")]
 pub use traced::{DeviceModel, Traced, TracedStage, Work, trace, trace_model};

@@ -22,7 +22,7 @@ use super::{BALANCED, GraphBackend, TapeStrategy, Tracked, sweep_when};
 use crate::boundary::Parts;
 use crate::checks::{Checks, Observation, Record};
 use crate::stage::{AnyStage, Mode};
-use crate::{Error, hand_over, memory, seeds, tail};
+use crate::{Error, hand_over, memory, seeds, stalled, tail};
 
 /// Carries a gradient out of a nested graph.
 type Port<B> = Arc<Mutex<Option<FloatTensor<B>>>>;
@@ -139,6 +139,12 @@ impl<B: GraphBackend> BurnEngine<B> {
     ) -> Result<crate::stage::Ran, Error> {
         let ran = &self.stages[stage.index()];
         let run = || ran.run(mode, self.strategy, input);
+        let run = || match mode {
+            Mode::Free { live: false } | Mode::Taped { live: false, .. } => {
+                stalled::watched(stage.number() as usize, ran.name(), run)
+            }
+            _ => run(),
+        };
         let (made, left_out) =
             self.draws.run(&self.device, stage.index(), || tail::run(readers == Readers::None, run));
         self.left_out = left_out.operations > 0;

@@ -39,6 +39,52 @@ fn a_tracked_tensor_from_outside_is_found_in_the_forward() {
     checkpoint(&NoModule, x, smuggles).unwrap();
 }
 
+/// What no error can end, because the stage waits for its own thread, ends the process; this once hung.
+#[test]
+#[cfg(target_os = "linux")]
+fn a_tracked_tensor_that_is_reached_in_the_recomputation_alone_ends_the_process_with_words() {
+    const INSIDE: &str = "REKINDLE_TEST_STALLS";
+    if std::env::var_os(INSIDE).is_none() {
+        let name =
+            "errors::a_tracked_tensor_that_is_reached_in_the_recomputation_alone_ends_the_process_with_words";
+        let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = again.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").output().unwrap();
+        let words = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&output.status), Some(6), "{words}");
+        assert!(words.contains("rekindle: stage 2 (`smuggler`) uses a tracked tensor"), "{words}");
+        return;
+    }
+    rekindle::give_up_after(Some(std::time::Duration::from_secs(2)));
+    let x = random([4, 8], &device()).require_grad();
+    SMUGGLED.set(Some((x.clone() * 2.0).detach()));
+    let region = Region::new().stage("first", &NoModule, |_: &NoModule, x: Tensor<2>| x.sin());
+    let region = region.stage("smuggler", &NoModule, smuggles);
+    let y = region.stage("last", &NoModule, |_: &NoModule, x: Tensor<2>| x.sin()).forward(x.clone()).unwrap();
+    SMUGGLED.set(Some(x * 2.0));
+    y.sum().backward();
+}
+
+/// One that works for longer than a stage may stand still is left alone.
+#[test]
+fn a_recomputation_that_takes_long_is_not_given_up() {
+    static AGAIN: AtomicBool = AtomicBool::new(false);
+    let _alone = alone();
+    rekindle::give_up_after(Some(std::time::Duration::from_millis(300)));
+    let x = random([4, 8], &device()).require_grad();
+    let works = |_: &NoModule, x: Tensor<2>| {
+        let start = std::time::Instant::now();
+        while AGAIN.load(SeqCst) && start.elapsed() < std::time::Duration::from_secs(1) {
+            std::hint::spin_loop();
+        }
+        x.sin()
+    };
+    let y = checkpoint(&NoModule, x.clone(), works).unwrap();
+    AGAIN.store(true, SeqCst);
+    let gradients = y.sum().backward();
+    rekindle::give_up_after(Some(std::time::Duration::from_secs(60)));
+    assert!(x.grad(&gradients).is_some());
+}
+
 #[test]
 fn a_tracked_tensor_beside_the_input_is_refused() {
     let _alone = alone();
