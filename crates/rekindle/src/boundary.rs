@@ -56,6 +56,10 @@ impl Parts {
         tensors.for_each(|tensor| tensor.set_strategy(strategy));
     }
 
+    pub(crate) fn is_tracked(&self) -> bool {
+        self.tensors.iter().any(AnyTensor::is_tracked)
+    }
+
     /// The same values, tracked by nobody.
     pub(crate) fn detached(&self) -> Self {
         let tensors = self.tensors.iter().map(AnyTensor::detached).collect();

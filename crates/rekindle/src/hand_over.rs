@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use burn::module::ParamId;
 use burn::tensor::{Gradients, Tensor};
 
-use crate::{Error, backward};
+use crate::{Error, backward, flag};
 
 /// Takes a parameter's gradient, all of its values in a row.
 pub type Take = Box<dyn FnMut(ParamId, Tensor<1>)>;
@@ -66,15 +66,7 @@ pub fn backward_handing_over<const D: usize>(loss: &Tensor<D>, take: Take) -> Re
 /// each gradient is handed over when its stage is through. Otherwise they are part of the user's graph, whose leaves have
 /// their gradients in the end, and which costs less.
 pub fn expecting_hand_over<T>(forward: impl FnOnce() -> T) -> T {
-    /// Puts back what was, also when the forward panics.
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            EXPECTED.set(self.0);
-        }
-    }
-    let _restore = Restore(EXPECTED.replace(true));
-    forward()
+    flag::during(&EXPECTED, forward)
 }
 
 pub(crate) fn is_expected() -> bool {

@@ -8,7 +8,7 @@ use rekindle_plan::{Bytes, Schedule};
 
 use crate::boundary::Parts;
 use crate::kept::{self, KeptRow};
-use crate::node::{self, AnyTensor, TapeStrategy};
+use crate::node::{self, TapeStrategy};
 use crate::stage::{AnyStage, Mode, Parameters};
 use crate::{Error, seeds, tail};
 
@@ -36,8 +36,7 @@ pub(crate) fn length(
     }
     // What comes before them is a node of the graph, if there is anything to go back to.
     let head = &parameters[..all - length];
-    let is_trained = input.tensors.iter().any(AnyTensor::is_tracked)
-        || head.iter().any(|parameters| !parameters.tracked.is_empty());
+    let is_trained = input.is_tracked() || head.iter().any(|parameters| !parameters.tracked.is_empty());
     if length < all && !is_trained {
         return Ok(0);
     }
@@ -65,7 +64,7 @@ pub(crate) fn run(
         if stage.is_due() {
             // Here its gradient would not be lost; under the next plan it would.
             let probed = call(Mode::Probe, boundary.detached())?;
-            if probed.tensors.iter().any(AnyTensor::is_tracked) {
+            if probed.is_tracked() {
                 return Err(Error::TrackedCapture {
                     stage: first + index + 1,
                     name: stage.name().to_owned(),

@@ -4,19 +4,21 @@ use std::cell::Cell;
 use std::hash::{Hash, Hasher};
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Name, Plan, Profile, Rule, Schedule, Tier};
-use rekindle_run::{HostStore, Measurement, Measuring, Stores, Trace};
+use rekindle_run::{HostStore, Measurement, Measuring, Stores};
 
 use crate::boundary::{Boundary, Parts};
 use crate::checks::Checks;
 use crate::node::{self, AnyTensor, Job, Setup};
 use crate::places::FaultLog;
 use crate::stage::{AnyStage, Mode, Parameters, StageOf, StageOutput};
-use crate::{Carried, Description, Error, Planned, StageDescription, Under, hand_over, plain_end, seeds};
+use crate::trace_handle::TraceHandle;
+use crate::{
+    Carried, Description, Error, Planned, StageDescription, Under, flag, hand_over, plain_end, seeds,
+};
 
 thread_local! {
     static WITHOUT: Cell<bool> = const { Cell::new(false) };
@@ -110,41 +112,6 @@ enum Choice {
     Plan(Box<Plan>, Option<Box<Profile>>),
     Schedule(Schedule),
     Planned(Planned),
-}
-
-/// Where a region's trace can be read when its backward is through.
-///
-/// ```
-/// use burn::nn::{Linear, LinearConfig};
-/// use burn::tensor::{Device, Tensor};
-/// use rekindle::{Region, TraceHandle};
-///
-/// let device = Device::flex().autodiff();
-/// let layers: Vec<Linear> = (0..3).map(|_| LinearConfig::new(8, 8).init(&device)).collect();
-/// let trace = TraceHandle::new();
-/// let region = Region::new().stages("layer", &layers, |layer: &Linear, x: Tensor<2>| layer.forward(x));
-/// let y = region.trace(&trace).forward(Tensor::ones([2, 8], &device))?;
-/// y.sum().backward();
-/// assert_eq!(trace.get().unwrap().events().len(), 12);
-/// # Ok::<(), rekindle::Error>(())
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct TraceHandle(Arc<Mutex<Option<Trace>>>);
-
-impl TraceHandle {
-    /// A handle to no trace yet.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// The trace of the last region that ran with this handle, once its backward is through.
-    pub fn get(&self) -> Option<Trace> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(crate) fn set(&self, trace: Trace) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(trace);
-    }
 }
 
 impl<I: Boundary> Region<I, I> {
@@ -682,8 +649,8 @@ impl Surroundings {
         let Some(device) = of_inputs.chain(of_parameters).next() else {
             return Self::NoAutodiff;
         };
-        let tracked = input.tensors.iter().any(AnyTensor::is_tracked)
-            || parameters.iter().any(|parameters| !parameters.tracked.is_empty());
+        let tracked =
+            input.is_tracked() || parameters.iter().any(|parameters| !parameters.tracked.is_empty());
         match tracked {
             true => Self::Tracked(device),
             false => Self::Untracked(device),
@@ -712,13 +679,5 @@ impl Surroundings {
 /// # Ok::<(), rekindle::Error>(())
 /// ```
 pub fn without_checkpointing<T>(training: impl FnOnce() -> T) -> T {
-    /// Turns regions on again, also when the training panics.
-    struct Restore(bool);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            WITHOUT.set(self.0);
-        }
-    }
-    let _restore = Restore(WITHOUT.replace(true));
-    training()
+    flag::during(&WITHOUT, training)
 }

@@ -85,7 +85,7 @@ fn check(arguments: &TrainArguments, size: &Size) -> Result<(), Failure> {
             "--budget auto",
             "ranks of one machine share what it has free; give each its bytes",
         ),
-        (arguments.trace.is_some(), "--trace", "it is of one process; `rekindle report` draws a rank's plan"),
+        (arguments.trace.is_some(), "--trace", "a trace is of one process; leave it out"),
         (arguments.adaptive, "--adaptive", "all ranks have to run the same plan; give --budget"),
         (arguments.plan.is_some(), "--plan", "a plan for ranks is made by the first of them; give --budget"),
         (

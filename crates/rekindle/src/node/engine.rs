@@ -181,7 +181,7 @@ impl<B: GraphBackend> BurnEngine<B> {
 
     /// Fails when an untracked run came out tracked: it reached something of the user's graph.
     fn check_untracked(&self, stage: Stage, output: &Parts) -> Result<(), Error> {
-        match output.tensors.iter().any(AnyTensor::is_tracked) {
+        match output.is_tracked() {
             false => Ok(()),
             true => Err(Error::TrackedCapture { stage: stage.number() as usize, name: self.name(stage) }),
         }

@@ -18,8 +18,8 @@ use super::{GraphBackend, Tracked};
 use crate::Error;
 use crate::backward::raise;
 use crate::places::{FaultLog, note_faults};
-use crate::region::TraceHandle;
 use crate::seeds;
+use crate::trace_handle::TraceHandle;
 
 /// What waits between the two halves.
 pub(super) struct Waiting<B: GraphBackend> {

@@ -23,8 +23,8 @@ use crate::boundary::Parts;
 use crate::checks::{Checks, Record};
 use crate::kept::{self, KeptRow};
 use crate::places::FaultLog;
-use crate::region::TraceHandle;
 use crate::stage::{AnyStage, Parameters};
+use crate::trace_handle::TraceHandle;
 use crate::{Error, seeds};
 
 /// The backends this build can checkpoint.
