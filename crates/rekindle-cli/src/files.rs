@@ -45,7 +45,7 @@ pub(crate) fn model(path: &Path) -> Result<Model, Failure> {
             Failure::request(error, "docs/formats.md describes graphs (rekindle.graph/1)")
         });
     }
-    profile(path).map(Model::Chain)
+    profile_in(&text, path).map(Model::Chain)
 }
 
 /// Reads a plan of a graph.
@@ -58,11 +58,15 @@ pub(crate) fn graph_plan(path: &Path) -> Result<GraphPlan, Failure> {
 
 /// Reads a profile, by itself or together with its plan.
 pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
-    let text = failure::read_text(path)?;
-    if let Some(planned) = planned(&text, path) {
+    profile_in(&failure::read_text(path)?, path)
+}
+
+/// The same once it was read: a pipe can be read only once.
+fn profile_in(text: &str, path: &Path) -> Result<Profile, Failure> {
+    if let Some(planned) = planned(text, path) {
         return planned.map(|planned| planned.profile().clone());
     }
-    Profile::from_json(&text).map_err(|error| {
+    Profile::from_json(text).map_err(|error| {
         let error = anyhow::Error::new(error).context(format!("`{}`", path.display()));
         Failure::request(error, "docs/formats.md describes profiles (rekindle.profile/1)")
     })

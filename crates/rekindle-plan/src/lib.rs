@@ -62,7 +62,7 @@ pub use policy::{ParsePolicyError, Policy, PolicyError};
 pub use profile::{Codec, PROFILE_FORMAT, Profile, ProfileError, StageProfile, TapeOption, Tier};
 pub use request::{Request, SolveError};
 pub use rules::{ParseRuleError, Rule, RuleError};
-pub use schedule::Schedule;
+pub use schedule::{Piece, Schedule};
 pub use simulation::{Live, LiveKind, Moment, Simulation, Span};
 pub use simulator::simulate;
 pub use status::{Gap, Status};

@@ -10,7 +10,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use by_hand::{codec, tier};
 use chains::{Places, any_profile, any_rule, random_plan};
 use proptest::prelude::*;
-use rekindle_plan::{Action, Bytes, Illegal, Nanos, Profile, Reason, Schedule, StageProfile, simulate};
+use rekindle_plan::{
+    Action, Bytes, Illegal, Nanos, Piece, Profile, Reason, Request, Rule, Schedule, Simulation, Stage,
+    StageProfile, simulate,
+    solvers::{Solver, optimal},
+};
 use second_opinion::{agrees_with_the_second_opinion, any_verb, wander};
 
 /// One change to a plan, wherever it lands.
@@ -55,6 +59,78 @@ fn mutate(actions: &mut Vec<Action>, mutation: &Mutation) {
 
 fn any_rolls() -> impl Strategy<Value = Vec<u32>> {
     proptest::collection::vec(0..1000u32, 1..60)
+}
+
+/// A piece's actions, forth and back, with the numbers of the whole chain.
+fn in_the_whole(piece: &Piece) -> [Vec<Action>; 2] {
+    let (by, halves) = match piece {
+        Piece::Plain { stage, option } => {
+            let tape = Action::Tape { stage: Stage::new(1), option: option.clone() };
+            (stage.index(), [vec![tape], vec![Action::backward(Stage::new(1))]])
+        }
+        Piece::Planned { first, schedule } => {
+            (first.index(), [schedule.forward_half().to_vec(), schedule.backward_half().to_vec()])
+        }
+        other => panic!("{other:?}"),
+    };
+    halves.map(|half| {
+        let moved = |word: &str| match word.strip_prefix('x').unwrap_or(word).parse::<usize>() {
+            Ok(number) if word.starts_with('x') => format!("x{}", number + by),
+            Ok(number) => (number + by).to_string(),
+            Err(_) => word.to_owned(),
+        };
+        let text = |action: &Action| action.to_string().split(' ').map(moved).collect::<Vec<_>>().join(" ");
+        half.iter().map(|action| text(action).parse().unwrap()).collect()
+    })
+}
+
+/// Their actions are those of the schedule, in its order, within its peak, and each of them is one the simulator accepts.
+fn pieces_come_to_it(
+    profile: &Profile,
+    schedule: &Schedule,
+    simulation: &Simulation,
+    pieces: &[Piece],
+) -> Result<(), TestCaseError> {
+    let mut begin = 0;
+    for piece in pieces {
+        let (first, stages) = match piece {
+            Piece::Planned { first, schedule } => (first.index(), schedule.stages()),
+            Piece::Plain { stage, .. } => (stage.index(), 1),
+            other => panic!("{other:?}"),
+        };
+        prop_assert_eq!(first, begin);
+        begin += stages;
+        if let Piece::Planned { first, schedule: own } = piece {
+            let input = match first.index() {
+                0 => profile.input_bytes(),
+                index => profile.stages()[index - 1].output_bytes,
+            };
+            let stages = profile.stages()[first.index()..begin].to_vec();
+            let part = Profile::new("a piece", "none", input, stages).unwrap();
+            let part = part.with_places(profile.tiers().to_vec(), profile.codecs().to_vec()).unwrap();
+            let (judged, _) = Schedule::judge(&part, own.actions()).unwrap();
+            prop_assert_eq!(&judged, own);
+            let rest = schedule.from_piece(*first).unwrap();
+            prop_assert_eq!(rest.stages(), profile.stages().len() - first.index());
+        }
+    }
+    prop_assert_eq!(begin, profile.stages().len());
+    let halves: Vec<[Vec<Action>; 2]> = pieces.iter().map(in_the_whole).collect();
+    let forth = halves.iter().flat_map(|[forth, _]| forth);
+    let all: Vec<Action> = forth.chain(halves.iter().rev().flat_map(|[_, back]| back)).cloned().collect();
+    let runs = |actions: &[Action]| -> Vec<Action> {
+        actions.iter().filter(|action| action.stage().is_some()).cloned().collect()
+    };
+    prop_assert_eq!(runs(&all), runs(schedule.actions()));
+    let (_, again) = Schedule::judge(profile, &all).unwrap();
+    prop_assert!(
+        again.peak_bytes <= simulation.peak_bytes,
+        "{} over {}",
+        again.peak_bytes,
+        simulation.peak_bytes
+    );
+    prop_assert_eq!(again.forwards, simulation.forwards);
+    Ok(())
 }
 
 prop_compose! {
@@ -125,38 +201,29 @@ proptest! {
     }
 
     #[test]
-    fn without_its_plain_end_a_schedule_is_what_the_simulator_makes_of_the_rest(
+    fn the_pieces_of_a_schedule_come_to_the_schedule(
         profile in any_profile(),
         rolls in any_rolls(),
         steps in proptest::collection::vec((0..13u32, 0..100u32), 0..80),
         rule in any_rule(),
+        refused in proptest::collection::vec(any::<bool>(), 12),
+        percent in 0..100u64,
     ) {
         let all = profile.stages().len();
+        let smallest = optimal::smallest_budget(&profile).unwrap();
+        let plain = simulate(&profile, &Rule::StoreAll.actions(all).unwrap()).unwrap().peak_bytes;
+        let budget = Bytes::new(smallest.get() + plain.saturating_sub(smallest).get() * percent / 100);
         let plans = [
             random_plan(&profile, Places::None, &rolls),
             random_plan(&profile, Places::HostAndHalf, &rolls),
             wander(&profile, &steps),
             rule.actions(all).unwrap(),
+            Solver::Optimal.solve(&profile, &Request::new(budget)).unwrap().actions.to_vec(),
         ];
         for actions in plans {
-            let (schedule, _) = Schedule::judge(&profile, &actions).unwrap();
-            for end in 1..=schedule.plain_end() {
-                // Each of them runs once, in a row before the turn, and goes back in a row after it.
-                let last = |half: &[Action]| half.iter().rev().take(end).rev().map(ToString::to_string).collect::<Vec<_>>();
-                let stages = all - end + 1..=all;
-                prop_assert_eq!(last(schedule.forward_half()), stages.clone().map(|stage| format!("tape {stage}")).collect::<Vec<_>>());
-                let backwards = schedule.backward_half()[..end].iter().map(ToString::to_string);
-                prop_assert_eq!(backwards.collect::<Vec<_>>(), stages.rev().map(|stage| format!("backward {stage}")).collect::<Vec<_>>());
-                let head = schedule.without_end(end);
-                prop_assert_eq!(head.stages(), all - end);
-                if head.stages() > 0 {
-                    let stages = profile.stages()[..all - end].to_vec();
-                    let rest = Profile::new("head", "none", profile.input_bytes(), stages).unwrap();
-                    let rest = rest.with_places(profile.tiers().to_vec(), profile.codecs().to_vec()).unwrap();
-                    let (judged, _) = Schedule::judge(&rest, head.actions()).unwrap();
-                    prop_assert_eq!(judged, head);
-                }
-            }
+            let (schedule, simulation) = Schedule::judge(&profile, &actions).unwrap();
+            let may_be_plain = |stage: Stage| !refused.get(stage.index()).copied().unwrap_or(false);
+            pieces_come_to_it(&profile, &schedule, &simulation, &schedule.pieces(|stage, _| may_be_plain(stage)))?;
         }
     }
 

@@ -17,7 +17,7 @@ pub enum Checks {
     Checksums,
 }
 
-/// What one tensor of a boundary was.
+/// What one tensor of a boundary was; and, after the tensors, what lay between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Observation {
     pub(crate) what: String,
@@ -37,12 +37,14 @@ impl std::fmt::Display for Observation {
 #[derive(Debug)]
 pub(crate) struct Record {
     checks: Checks,
+    /// How many stages of the region come before these.
+    first: usize,
     made: Vec<Option<Vec<Observation>>>,
 }
 
 impl Record {
-    pub(crate) fn new(checks: Checks) -> Self {
-        Self { checks, made: Vec::new() }
+    pub(crate) fn new(checks: Checks, first: usize) -> Self {
+        Self { checks, first, made: Vec::new() }
     }
 
     pub(crate) fn checks(&self) -> Checks {
@@ -75,7 +77,7 @@ impl Record {
             made.map_or_else(|| "nothing".to_owned(), ToString::to_string)
         };
         Err(Error::StageChanged {
-            stage: index + 1,
+            stage: self.first + index + 1,
             name: name.to_owned(),
             tensor,
             forward: show(before),

@@ -38,9 +38,9 @@ pub(crate) use elements::{Strided, elements, made, rewrite, rewrite_from, stride
 pub(crate) use graph::{Join, Start, join, node, token};
 pub(crate) use operation::{Found, Operation, apply, apply_one, unmade};
 pub(crate) use reseed::reseed_after_backward;
-pub(crate) use run::{Job, Setup, may_share_a_graph, measure, run, start_from};
+pub(crate) use run::{Job, Setup, measure, parameter_nodes, run, start_from};
 pub use sweep::sweep;
-pub(crate) use sweep::sweep_when;
+pub(crate) use sweep::{leaving_nodes, nodes_made, sweep_when};
 pub(crate) use tensor::AnyTensor;
 pub(crate) use widened::{apply_widened, converted, is_narrow, widened};
 

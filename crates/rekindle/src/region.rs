@@ -13,12 +13,11 @@ use rekindle_run::{HostStore, Measurement, Measuring, Stores};
 use crate::boundary::{Boundary, Parts};
 use crate::checks::Checks;
 use crate::node::{self, AnyTensor, Job, Setup};
+use crate::pieces::InPieces;
 use crate::places::FaultLog;
 use crate::stage::{AnyStage, Mode, Parameters, StageOf, StageOutput};
 use crate::trace_handle::TraceHandle;
-use crate::{
-    Carried, Description, Error, Planned, StageDescription, Under, flag, hand_over, plain_end, seeds,
-};
+use crate::{Carried, Description, Error, Planned, StageDescription, Under, flag, hand_over, seeds};
 
 thread_local! {
     static WITHOUT: Cell<bool> = const { Cell::new(false) };
@@ -361,7 +360,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             Surroundings::Untracked(device) => {
                 // A wrong plan is found here, too: inside a stage of another region everything is untracked at first.
                 self.check()?;
-                let output = self.run_plain(input, Some(&device))?;
+                let output = node::leaving_nodes(|| self.run_plain(input, Some(&device)))?;
                 node::sweep_when(512);
                 output
             }
@@ -400,15 +399,17 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         };
         let at = std::cell::RefCell::new((0, String::new()));
         let parameter_ids = parameters.iter().map(|parameters| parameters.ids.clone()).collect();
+        let draws = self.draws(0);
         let setup = Setup {
             stages: self.stages,
-            before: self.before,
+            first: 0,
+            draws,
             parameter_ids,
             parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
             input,
             device,
-            seed: 0,
             checks: Checks::default(),
+            closes: true,
         };
         let mut note = |stage: rekindle_plan::Stage, name: &str| {
             *at.borrow_mut() = (stage.number() as usize, name.to_owned());
@@ -466,7 +467,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
 
     /// Calls one stage after the other, on the seeds of a checkpointed run when there is a device to seed.
     fn run_plain(&self, input: Parts, device: Option<&Device>) -> Result<Parts, Error> {
-        let mut draws = device.map(|_| seeds::Draws::new(seeds::next(), self.continues(), self.before.len()));
+        let mut draws = device.map(|_| self.draws(seeds::next()));
         let mut boundary = input;
         for (index, stage) in self.stages.iter().enumerate() {
             let run = |input| stage.run(Mode::Plain, Default::default(), input);
@@ -482,47 +483,32 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
     }
 
     fn run_checkpointed(
-        mut self,
+        self,
         input: Parts,
-        mut parameters: Vec<Parameters>,
+        parameters: Vec<Parameters>,
         device: Device,
     ) -> Result<Parts, Error> {
         let schedule = self.check()?;
-        // What is written down is told of each stage, and each hands over its own.
-        let end = match self.trace.is_some() || hand_over::is_expected() {
-            true => 0,
-            false => plain_end::length(&schedule, self.promised(), &self.stages, &parameters, &input)?,
-        };
-        let first = self.stages.len() - end;
-        let seed = seeds::next();
-        let draws = seeds::Draws::new(seed, self.continues(), self.before.len() + first);
+        let (stores, faults) = self.stores();
         let tracked = parameters.iter().flat_map(|parameters| &parameters.tracked);
         let mut tracked = input.tensors.iter().chain(tracked).filter(|tensor| tensor.is_tracked());
-        let strategy = tracked.next().and_then(AnyTensor::strategy).unwrap_or_default();
-        let (stores, faults) = self.stores();
-        let rest = self.stages.split_off(first);
-        parameters.truncate(first);
-        let mut output = input;
-        if first > 0 {
-            let setup = Setup {
-                stages: self.stages,
-                before: self.before,
-                parameter_ids: parameters.iter().map(|parameters| parameters.ids.clone()).collect(),
-                parameters: parameters.into_iter().map(|parameters| parameters.tracked).collect(),
-                input: output,
-                device: device.clone(),
-                seed,
-                checks: self.checks,
-            };
-            let schedule = schedule.without_end(end);
-            output = node::run(setup, Job { schedule, stores, trace: self.trace, faults })?;
-        }
-        output = plain_end::run(rest, first, draws, &device, strategy, output)?;
-        device.seed(seeds::next());
-        match first == 0 && !seeds::nested() {
-            true => Ok(node::reseed_after_backward(output, &device)),
-            false => Ok(output),
-        }
+        let in_pieces = InPieces {
+            strategy: tracked.next().and_then(AnyTensor::strategy).unwrap_or_default(),
+            draws: self.draws(seeds::next()),
+            promised: self.promised(),
+            // What is written down is told of each stage, and each hands over its own.
+            told: self.trace.is_some() || hand_over::is_expected(),
+            stages: self.stages,
+            parameters,
+            device,
+            checks: self.checks,
+        };
+        in_pieces.run(Job { schedule, stores, trace: self.trace, faults }, input)
+    }
+
+    /// The random numbers of its stages, from a seed.
+    fn draws(&self, seed: u64) -> seeds::Draws {
+        seeds::Draws::new(seed, self.continues(), self.before.len())
     }
 
     /// Of each stage, those before a section included, whether it goes on with the one before.

@@ -9,6 +9,7 @@
 //! A stage that holds a region of its own hands it a sequence made from the stage's seed: the inner stages replay too.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
@@ -75,8 +76,13 @@ pub(crate) fn nested() -> bool {
 /// which they do in order; a stage that runs again starts where it started then.
 #[derive(Debug)]
 pub(crate) struct Draws {
-    stages: Vec<Start>,
+    stages: VecDeque<Start>,
+    stopped: Stopped,
 }
+
+/// Where the last of some stages stopped drawing when it ran for the first time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stopped(Option<Sequence>);
 
 #[derive(Debug)]
 struct Start {
@@ -107,7 +113,28 @@ impl Draws {
             let own = if part == 0 { seed } else { Sequence(seed ^ part).next() };
             Start { seed: own, sequence: Sequence(!seed), continues, known: !continues }
         });
-        Self { stages: stages.skip(skipped).collect() }
+        Self { stages: stages.skip(skipped).collect(), stopped: Stopped::default() }
+    }
+
+    /// The numbers of the next so many stages, for whoever runs them apart from those that follow.
+    pub(crate) fn take(&mut self, stages: usize) -> Self {
+        let stages = stages.min(self.stages.len());
+        Self { stages: self.stages.drain(..stages).collect(), stopped: Stopped::default() }
+    }
+
+    /// Where the last of these stages stopped.
+    pub(crate) fn stopped(&self) -> Stopped {
+        self.stopped
+    }
+
+    /// The stages before these have run.
+    pub(crate) fn go_on_from(&mut self, stopped: Stopped) {
+        if let (Some(next), Some(stopped)) = (self.stages.front_mut(), stopped.0)
+            && next.continues
+            && !next.known
+        {
+            (next.sequence, next.known) = (stopped, true);
+        }
     }
 
     /// Runs a stage on its numbers.
@@ -127,11 +154,12 @@ impl Draws {
         let made = run();
         let stopped = INSIDE.with_borrow(|inside| inside.last().copied());
         drop(leave);
-        if let (Some(next), Some(stopped)) = (self.stages.get_mut(stage + 1), stopped)
-            && next.continues
-            && !next.known
-        {
-            (next.sequence, next.known) = (stopped, true);
+        match (self.stages.get_mut(stage + 1), stopped) {
+            (Some(next), Some(stopped)) if next.continues && !next.known => {
+                (next.sequence, next.known) = (stopped, true);
+            }
+            (None, stopped) if self.stopped.0.is_none() => self.stopped = Stopped(stopped),
+            _ => {}
         }
         made
     }

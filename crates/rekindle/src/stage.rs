@@ -81,6 +81,8 @@ pub(crate) trait AnyStage: Send {
     /// The tracked parameters, each once. Initialises those that are not yet: initialising draws random numbers.
     fn parameters(&self) -> Parameters;
     fn run(&self, mode: Mode, strategy: TapeStrategy, input: Parts) -> Result<Ran, Error>;
+    /// Whether [`Mode::Kept`] can keep its tape in this way, whatever the user's graph does.
+    fn can_be_kept(&self, strategy: TapeStrategy) -> bool;
     /// Runs the function on tensors without values, which `lift` puts in the place of the module's.
     #[cfg(feature = "capture")]
     fn trace(&self, lift: &mut crate::traced::Lift<'_>, input: Parts) -> Result<Parts, Error>;
@@ -178,7 +180,10 @@ where
             Ok(Parts::of(output))
         };
         match mode {
-            Mode::Plain | Mode::Kept => free(call(&self.module, input)),
+            Mode::Plain => free(call(&self.module, input)),
+            Mode::Kept if self.trained().is_kept_as(strategy) => free(call(&self.module, input)),
+            // Other words for the same nodes.
+            Mode::Kept => free(call(&self.module.clone().map(&mut Retag(strategy)), input)),
             // Not `valid()`: dropout and batch norm train only on a device with autodiff.
             Mode::Free { live: true } => free(call(&self.module.clone().no_grad(), input)),
             Mode::Free { live: false } => {
@@ -192,9 +197,7 @@ where
                 statistics.restore(module);
                 free(output)
             }
-            Mode::Taped { live: true, strategy: asked }
-                if self.trained().strategy.is_none_or(|own| own == asked) =>
-            {
+            Mode::Taped { live: true, strategy: asked } if self.trained().is_kept_as(asked) => {
                 let mut fresh = FreshLeaves::new(&self.trained().ids, None);
                 let module = self.module.clone().map(&mut fresh);
                 let output = call(&module, input)?;
@@ -211,6 +214,12 @@ where
                 Ok(fresh.ran(output))
             }
         }
+    }
+
+    fn can_be_kept(&self, strategy: TapeStrategy) -> bool {
+        let trained = self.trained();
+        // To give running statistics another strategy would write to them.
+        trained.is_kept_as(strategy) || trained.all
     }
 
     #[cfg(feature = "capture")]
@@ -331,7 +340,7 @@ impl<M: Module, I, S, R, F> StageOf<M, I, S, R, F> {
     fn look(&self) -> (Parameters, Trained) {
         let mut visitor = FindTracked::default();
         self.module.visit(&mut visitor);
-        (visitor.found, Trained { ids: visitor.seen, strategy: visitor.strategy })
+        (visitor.found, Trained { ids: visitor.seen, strategy: visitor.strategy, all: !visitor.untracked })
     }
 }
 
@@ -340,6 +349,14 @@ struct Trained {
     ids: Vec<ParamId>,
     /// The strategy its tensors carry, if it has any with autodiff.
     strategy: Option<TapeStrategy>,
+    /// Whether all of its floats are trained.
+    all: bool,
+}
+
+impl Trained {
+    fn is_kept_as(&self, strategy: TapeStrategy) -> bool {
+        self.strategy.is_none_or(|own| own == strategy)
+    }
 }
 
 #[derive(Default)]
@@ -347,12 +364,14 @@ struct FindTracked {
     found: Parameters,
     seen: Vec<ParamId>,
     strategy: Option<TapeStrategy>,
+    untracked: bool,
 }
 
 impl ModuleVisitor for FindTracked {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let value = param.val();
         self.found.autodiff |= value.is_autodiff();
+        self.untracked |= !value.is_tracked();
         self.strategy = self.strategy.or_else(|| value.gradient_checkpointing_strategy());
         self.found.device.get_or_insert_with(|| value.device());
         // A parameter that stands twice in a module is one leaf: its uses add up in one place, in Burn's order.

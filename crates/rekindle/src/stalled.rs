@@ -16,6 +16,9 @@ use crate::Error;
 /// How often a stage that stands still is looked at before it is given up.
 const LOOKS: u64 = 12;
 
+/// How much longer it may stand still while other threads work: they may work for it.
+const WHILE_OTHERS_WORK: u64 = 5;
+
 /// In milliseconds; 0 for never.
 static LIMIT: AtomicU64 = AtomicU64::new(60_000);
 static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
@@ -38,8 +41,8 @@ struct Running {
 ///
 /// A stage that uses a tracked tensor of somebody else only when it is run again waits for its own thread, for ever. No error can
 /// be returned from there: the process is aborted, with the words that [`Error::TrackedCapture`] has. Standing still means that
-/// its thread has not run for a moment, and that all threads of the process together had next to nothing to do, for all of the
-/// time. A stage that waits for something outside of the process, such as another machine, may need more time. Only Linux tells of threads; elsewhere
+/// its thread has not run for a moment, for all of the time. While other threads of the process work, they may work for the
+/// stage, or be a loader of data: then it is five times as long. A stage that waits for something outside of the process, such as another machine, may need more time. Only Linux tells of threads; elsewhere
 /// nothing is ended.
 ///
 /// ```
@@ -90,7 +93,7 @@ fn watch() -> ! {
         std::thread::sleep(Duration::from_millis(pause));
         let now = process_ticks();
         // A tick is ten milliseconds. A bar that is drawn now and then is no work.
-        let idle = limit > 0 && now.saturating_sub(ticks) <= pause / 1000;
+        let idle = now.saturating_sub(ticks) <= pause / 1000;
         ticks = now;
         let given_up = running(|running| {
             seen.retain(|id, _| running.iter().any(|running| running.id == *id));
@@ -98,9 +101,13 @@ fn watch() -> ! {
             for running in running {
                 let Some(switches) = switches(&running.task) else { continue };
                 let (before, looks) = seen.get(&running.id).copied().unwrap_or((switches, 0));
-                let looks = if idle && before == switches { looks + 1 } else { 0 };
+                let looks = match (limit > 0 && before == switches, idle) {
+                    (false, _) => 0,
+                    (true, true) => looks + WHILE_OTHERS_WORK,
+                    (true, false) => looks + 1,
+                };
                 seen.insert(running.id, (switches, looks));
-                if looks >= LOOKS {
+                if looks >= LOOKS * WHILE_OTHERS_WORK {
                     // The innermost is the one that waits.
                     given_up =
                         Some(Error::TrackedCapture { stage: running.stage, name: running.name.clone() });

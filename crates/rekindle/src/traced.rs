@@ -9,7 +9,7 @@ use rekindle_plan::{Bytes, Nanos, Profile, StageProfile, TapeOption};
 
 use crate::Error;
 use crate::boundary::{Boundary, Parts};
-use crate::node::{TapeStrategy, sweep_when};
+use crate::node::{TapeStrategy, leaving_nodes, sweep_when};
 use crate::region::Region;
 use crate::stage::AnyStage;
 use crate::tail;
@@ -64,7 +64,8 @@ pub fn trace<I: Boundary, O: Boundary>(
     device: &DeviceModel,
 ) -> Result<Traced, Error> {
     let input = Outline::of(&Parts::of(input));
-    let traced = trace_stages(model, region.stages_to_trace()?, input, device);
+    let stages = region.stages_to_trace()?;
+    let traced = leaving_nodes(|| trace_stages(model, stages, input, device));
     sweep_when(512);
     traced
 }

@@ -1,6 +1,7 @@
 //! Burn, as the executor sees it.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -15,10 +16,11 @@ use rekindle_plan::{Bytes, Name, Stage};
 use rekindle_run::{Engine, Parcel, Row};
 
 use super::boundary::{OnDevice, Part, PartGradients};
-use super::graph::{Join, Start, join, node, token};
+use super::graph::{Guarded, Join, Strays, join, node, token};
+use super::sweep::{leaving_nodes, sweep_when, swept};
 use super::tensor::{AnyTensor, describe, size_of};
 use super::travel::Travel;
-use super::{BALANCED, GraphBackend, TapeStrategy, Tracked, sweep_when};
+use super::{BALANCED, GraphBackend, TapeStrategy, Tracked};
 use crate::boundary::Parts;
 use crate::checks::{Checks, Observation, Record};
 use crate::stage::{AnyStage, Mode};
@@ -37,6 +39,8 @@ pub(super) struct Tape<B: GraphBackend> {
     /// For each part of the output the graph reaches: its node, and a token that keeps it.
     outputs: Vec<Option<(NodeId, Tracked<B>)>>,
     leaves: Vec<Tracked<B>>,
+    /// The first node that can be of its graph.
+    since: NodeId,
     /// Its graph goes on from that of the stage before, and is gone back through together with it.
     joined: bool,
 }
@@ -89,6 +93,8 @@ const MOST_JOINED: u64 = 128;
 /// Burn, as the executor sees it.
 pub(super) struct BurnEngine<B: GraphBackend> {
     pub(super) stages: Vec<Box<dyn AnyStage>>,
+    /// How many stages of the region come before these.
+    pub(super) first: usize,
     /// The outer nodes of each stage's tracked parameters.
     pub(super) parameters: Vec<Vec<NodeId>>,
     /// What the gradient of each tracked parameter takes.
@@ -125,6 +131,11 @@ impl<B: GraphBackend> BurnEngine<B> {
         self.stages[stage.index()].name().to_owned()
     }
 
+    /// What the region calls a stage.
+    pub(super) fn number(&self, stage: Stage) -> usize {
+        self.first + stage.number() as usize
+    }
+
     /// Runs a stage under its seed.
     fn run(&mut self, stage: Stage, mode: Mode, input: Parts) -> Result<crate::stage::Ran, Error> {
         self.run_for(stage, mode, input, Readers::Some)
@@ -137,12 +148,17 @@ impl<B: GraphBackend> BurnEngine<B> {
         input: Parts,
         readers: Readers,
     ) -> Result<crate::stage::Ran, Error> {
+        let number = self.number(stage);
         let ran = &self.stages[stage.index()];
         let run = || ran.run(mode, self.strategy, input);
         let run = || match mode {
             Mode::Free { live: false } | Mode::Taped { live: false, .. } => {
-                stalled::watched(stage.number() as usize, ran.name(), run)
+                stalled::watched(number, ran.name(), run)
             }
+            _ => run(),
+        };
+        let run = || match mode {
+            Mode::Free { .. } | Mode::Probe => leaving_nodes(run),
             _ => run(),
         };
         let (made, left_out) =
@@ -150,7 +166,7 @@ impl<B: GraphBackend> BurnEngine<B> {
         self.left_out = left_out.operations > 0;
         match left_out.read {
             false => made,
-            true => Err(Error::TailRead { stage: stage.number() as usize, name: self.name(stage) }),
+            true => Err(Error::TailRead { stage: number, name: self.name(stage) }),
         }
     }
 
@@ -172,7 +188,7 @@ impl<B: GraphBackend> BurnEngine<B> {
     fn graph_float(&self, stage: Stage, tensor: AnyTensor) -> Result<Tracked<B>, Error> {
         let found = tensor.device();
         tensor.into_tracked::<B>().ok_or_else(|| Error::OtherBackend {
-            stage: stage.number() as usize,
+            stage: self.number(stage),
             name: self.name(stage),
             found: format!("{found:?}"),
             expected: format!("{:?}", self.device),
@@ -183,7 +199,7 @@ impl<B: GraphBackend> BurnEngine<B> {
     fn check_untracked(&self, stage: Stage, output: &Parts) -> Result<(), Error> {
         match output.is_tracked() {
             false => Ok(()),
-            true => Err(Error::TrackedCapture { stage: stage.number() as usize, name: self.name(stage) }),
+            true => Err(Error::TrackedCapture { stage: self.number(stage), name: self.name(stage) }),
         }
     }
 
@@ -198,7 +214,11 @@ impl<B: GraphBackend> BurnEngine<B> {
             };
             Ok(Observation { what: describe(dtype, &shape), checksum })
         });
-        let observed = observed.collect::<Result<Vec<_>, Error>>()?;
+        let mut observed = observed.collect::<Result<Vec<_>, Error>>()?;
+        // Numbers, lengths, which of several variants: what follows may depend on it as on a tensor.
+        if !output.structure.is_empty() {
+            observed.push(Observation { what: format!("structure {:?}", output.structure), checksum: None });
+        }
         let index = stage.index();
         self.record.compare(index, self.stages[index].name(), observed)
     }
@@ -230,7 +250,7 @@ impl<B: GraphBackend> BurnEngine<B> {
         }
         for stage in stages {
             if finished.recv_timeout(LOOK_TIMEOUT).is_err() {
-                return Err(Error::TrackedCapture { stage: stage.number() as usize, name: self.name(stage) });
+                return Err(Error::TrackedCapture { stage: self.number(stage), name: self.name(stage) });
             }
         }
         Ok(())
@@ -248,10 +268,7 @@ impl<B: GraphBackend> BurnEngine<B> {
             None => self.strategy,
             Some(BALANCED) => TapeStrategy::Balanced,
             Some(other) => {
-                return Err(Error::UnknownOption {
-                    stage: stage.number() as usize,
-                    option: other.to_owned(),
-                });
+                return Err(Error::UnknownOption { stage: self.number(stage), option: other.to_owned() });
             }
         };
         let live = !std::mem::replace(&mut self.ran[stage.index()], true);
@@ -275,7 +292,7 @@ impl<B: GraphBackend> BurnEngine<B> {
         let (mut stages, nodes, given) =
             before.map(|end| (end.stages, end.nodes, end.output)).unwrap_or_default();
         stages.push(stage);
-        let first = NodeId::new().value;
+        let since = NodeId::new();
         let mut given = given.into_iter();
         let mut inputs = Vec::with_capacity(input.parts.len());
         let mut tensors = Vec::with_capacity(input.parts.len());
@@ -338,15 +355,13 @@ impl<B: GraphBackend> BurnEngine<B> {
         }
         let output = OnDevice { parts, structure: ran.output.structure.into() };
         self.observe(stage, &output)?;
-        let nodes = nodes + NodeId::new().value.saturating_sub(first);
+        let nodes = nodes + NodeId::new().value.saturating_sub(since.value);
         self.end = row.ahead.then_some(RowEnd { stages, nodes, output: made });
-        if live
-            && !joined
-            && let Some((_, token)) = outputs.iter().flatten().next()
-        {
-            self.taped_live.push((stage, token.clone()));
+        if live {
+            // Of each output: one may have nothing in common with the others.
+            self.taped_live.extend(outputs.iter().flatten().map(|(_, token)| (stage, token.clone())));
         }
-        let tape = Tape { inputs, outputs, leaves, joined };
+        let tape = Tape { inputs, outputs, leaves, since, joined };
         Ok((tape, output))
     }
 
@@ -373,7 +388,8 @@ impl<B: GraphBackend> BurnEngine<B> {
         mut tapes: Vec<(Stage, Tape<B>)>,
         gradients: PartGradients<B>,
         carried: PartGradients<B>,
-    ) -> PartGradients<B> {
+    ) -> Result<PartGradients<B>, Error> {
+        let since = tapes.last().map_or_else(NodeId::new, |(_, tape)| tape.since);
         let leaves = tapes.iter_mut().flat_map(|(stage, tape)| {
             self.parameters[stage.index()].iter().copied().zip(std::mem::take(&mut tape.leaves))
         });
@@ -403,9 +419,15 @@ impl<B: GraphBackend> BurnEngine<B> {
                 .filter_map(|(input, carried)| Some((input.as_ref()?.0, carried.clone()?)));
             start = parameters.chain(of_inputs).chain(start).collect();
             if let Some(tie) = join::<B>(tokens, &value) {
-                let root = node(Start, tie.node(), start, value);
+                let strays = Strays { since, found: Arc::default() };
+                let root = node(Guarded, tie.node(), (start, strays.clone()), value);
                 drop(tie);
                 let mut nested = hand_over::nested(|| Autodiff::<B>::backward(root));
+                swept();
+                if strays.found.load(Relaxed) {
+                    let stage = stages.last().copied().unwrap_or(Stage::new(1));
+                    return Err(Error::TrackedCapture { stage: self.number(stage), name: self.name(stage) });
+                }
                 for (id, leaf) in &leaves {
                     if let Some(gradient) = leaf.grad_remove(&mut nested) {
                         add::<B>(&mut self.parameter_gradients, *id, gradient);
@@ -420,7 +442,7 @@ impl<B: GraphBackend> BurnEngine<B> {
             let port = input.and_then(|(_, port)| port.lock().unwrap_or_else(PoisonError::into_inner).take());
             port.or(carried)
         });
-        gradients.collect()
+        Ok(gradients.collect())
     }
 
     /// Hands over the gradients that no stage is left to add to, if somebody wants them.
@@ -536,7 +558,7 @@ impl<B: GraphBackend> Engine for BurnEngine<B> {
         let Deferred { mut tapes, gradients } =
             row.unwrap_or_else(|| Deferred { tapes: Vec::new(), gradients: gradient });
         tapes.push((stage, tape));
-        Ok(self.run_back(tapes, gradients, carried))
+        self.run_back(tapes, gradients, carried)
     }
 
     fn boundary_bytes(&self, boundary: &OnDevice<B>) -> Bytes {

@@ -1,12 +1,16 @@
 //! Nodes of Burn's autodiff graphs, as all of ours are made.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use burn::backend::Backend;
 use burn::backend::TensorMetadata;
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::NoCheckpointing};
-use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::grads::{DistributedRegistration, GradID, Gradients};
 use burn::backend::autodiff::ops::{Backward, NodeGuard, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
+use burn::tensor::container::TensorContainer;
 
 use super::{GraphBackend, Tracked};
 
@@ -115,6 +119,41 @@ impl<B: GraphBackend> Backward<B, 1> for Start {
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         for (id, gradient) in ops.state {
+            grads.register::<B>(id, gradient);
+        }
+    }
+}
+
+/// Gradients of nodes that are older than a nested graph: a stage reached for a leaf of somebody else's, whose gradient would be
+/// lost with the graph.
+#[derive(Clone, Debug)]
+pub(crate) struct Strays {
+    /// The first node that can be of the graph.
+    pub(crate) since: NodeId,
+    pub(crate) found: Arc<AtomicBool>,
+}
+
+impl DistributedRegistration for Strays {
+    fn on_register(&mut self, node: &NodeId, _: &mut TensorContainer<GradID>) {
+        if *node < self.since {
+            self.found.store(true, Relaxed);
+        }
+    }
+}
+
+/// [`Start`], for a graph whose gradients are looked at as they are made: Burn has a hook for that, made for devices that exchange
+/// gradients.
+#[derive(Debug)]
+pub(crate) struct Guarded;
+
+impl<B: GraphBackend> Backward<B, 1> for Guarded {
+    type State = (Vec<(NodeId, FloatTensor<B>)>, Strays);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (start, strays) = ops.state;
+        let own = grads.consume::<B>(&ops.node);
+        *grads = Gradients::new_distributed::<B>(ops.node, own, Box::new(strays));
+        for (id, gradient) in start {
             grads.register::<B>(id, gradient);
         }
     }

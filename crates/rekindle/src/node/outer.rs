@@ -28,6 +28,8 @@ pub(super) struct Waiting<B: GraphBackend> {
     pub(super) inputs: Vec<OuterInput<B>>,
     pub(super) parameters: Vec<OuterParameter<B>>,
     pub(super) output_gradients: PartGradients<B>,
+    /// It is the last of its region to go back.
+    pub(super) closes: bool,
     /// The device to seed when the backward is through; a nested region leaves that to the outer one.
     pub(super) reseed: Option<Device>,
     pub(super) trace: Option<TraceHandle>,
@@ -73,7 +75,7 @@ pub(super) enum InputWay {
     Leaf,
     /// The hub's own parent at this position.
     Parent(usize),
-    /// One of too many: its sum is not carried, only added to.
+    /// One of too many, or one that nobody has added to yet: its sum is not carried, only added to.
     Apart,
 }
 
@@ -130,7 +132,9 @@ impl<B: GraphBackend, const N: usize> Backward<B, N> for Hub {
         let Some(mut waiting) = waiting else {
             return;
         };
-        abandoned::gone_back();
+        if waiting.closes {
+            abandoned::gone_back();
+        }
         // Burn gives a sum out for a tensor, or for the node it belongs to. Nobody else has the hub's own node any
         // more, so it can go by the name of each leaf in turn.
         let mut own = ops.node;

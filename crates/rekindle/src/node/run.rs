@@ -1,6 +1,6 @@
 //! From a region that is set up to its node in the user's graph.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use burn::backend::autodiff::ops::NodeGuard;
@@ -42,16 +42,18 @@ const ENABLED: &str = match (cfg!(feature = "flex"), cfg!(feature = "ndarray"), 
 /// A region about to run or to be measured.
 pub(crate) struct Setup {
     pub(crate) stages: Vec<Box<dyn AnyStage>>,
-    /// Of each stage that runs elsewhere before these, whether it continues the one before.
-    pub(crate) before: Vec<bool>,
+    /// How many stages of the region come before these.
+    pub(crate) first: usize,
     /// The tracked parameters of each stage.
     pub(crate) parameters: Vec<Vec<AnyTensor>>,
     /// Which parameters these are.
     pub(crate) parameter_ids: Vec<Vec<ParamId>>,
     pub(crate) input: Parts,
     pub(crate) device: Device,
-    pub(crate) seed: u64,
+    pub(crate) draws: seeds::Draws,
     pub(crate) checks: Checks,
+    /// Nothing of the region is left to run again once these have gone back.
+    pub(crate) closes: bool,
 }
 
 impl Setup {
@@ -68,6 +70,20 @@ pub(crate) struct Job {
     pub(crate) trace: Option<TraceHandle>,
     /// Where to write down what went wrong in the stores.
     pub(crate) faults: FaultLog,
+}
+
+impl Job {
+    /// A schedule that keeps everything on the device.
+    pub(crate) fn without_places(schedule: Schedule) -> Self {
+        Self { schedule, stores: Stores::default(), trace: None, faults: FaultLog::default() }
+    }
+}
+
+/// What the forward half of a region came to.
+pub(crate) struct Made {
+    pub(crate) output: Parts,
+    /// Where its last stage stopped drawing.
+    pub(crate) stopped: seeds::Stopped,
 }
 
 /// Calls a function for the backend that tensors are on, with the strategy of the user's graph. One line
@@ -102,7 +118,7 @@ macro_rules! on_backend_of {
 ///
 /// # Errors
 /// When a stage or the plan cannot run, or the backend is off.
-pub(crate) fn run(setup: Setup, job: Job) -> Result<Parts, Error> {
+pub(crate) fn run(setup: Setup, job: Job) -> Result<Made, Error> {
     on_backend_of!(setup.tensors(), |strategy| run_on::<B>(setup, job, strategy))
 }
 
@@ -118,48 +134,36 @@ pub(crate) fn measure(
     on_backend_of!(setup.tensors(), |strategy| measure_on::<B>(setup, measuring, progress, strategy))
 }
 
-/// Whether stages from `first` on can run on the user's graph and give the gradients they give in one of their own: under
-/// one way to keep tapes, and without a parameter that stages before them use too, whose gradients would be added up in
-/// another order.
+/// The nodes of each stage's tracked parameters in the user's graph. `None` for a stage that has one of another backend.
 ///
 /// # Errors
 /// When a parameter cannot be trained here, or the backend is off.
-pub(crate) fn may_share_a_graph(
+pub(crate) fn parameter_nodes(
     stages: &[Box<dyn AnyStage>],
     parameters: &[Parameters],
     input: &Parts,
-    first: usize,
-) -> Result<bool, Error> {
-    let tracked = || parameters.iter().flat_map(|parameters| &parameters.tracked);
-    let tensors = input.tensors.iter().chain(tracked());
-    on_backend_of!(tensors, |strategy| may_share_on::<B>(stages, parameters, first, strategy))
+) -> Result<Vec<Option<Vec<NodeId>>>, Error> {
+    let tracked = parameters.iter().flat_map(|parameters| &parameters.tracked);
+    let tensors = input.tensors.iter().chain(tracked);
+    on_backend_of!(tensors, |_strategy| parameter_nodes_on::<B>(stages, parameters))
 }
 
-fn may_share_on<B: GraphBackend>(
+fn parameter_nodes_on<B: GraphBackend>(
     stages: &[Box<dyn AnyStage>],
     parameters: &[Parameters],
-    first: usize,
-    strategy: TapeStrategy,
-) -> Result<bool, Error> {
-    let mut before = HashSet::new();
-    for (index, (stage, parameters)) in stages.iter().zip(parameters).enumerate() {
+) -> Result<Vec<Option<Vec<NodeId>>>, Error> {
+    let each = stages.iter().zip(parameters).enumerate().map(|(index, (stage, parameters))| {
+        let mut ids = Vec::with_capacity(parameters.tracked.len());
         for tensor in &parameters.tracked {
-            let Some(tracked) = tensor.clone().into_tracked::<B>() else { return Ok(false) };
+            let Some(tracked) = tensor.clone().into_tracked::<B>() else { return Ok(None) };
             if Autodiff::<B>::is_distributed(&tracked) {
                 return Err(Error::Distributed { stage: index + 1, name: stage.name().to_owned() });
             }
-            match index < first {
-                true => {
-                    before.insert(tracked.id());
-                }
-                false if before.contains(&tracked.id()) || tensor.strategy() != Some(strategy) => {
-                    return Ok(false);
-                }
-                false => {}
-            }
+            ids.push(tracked.id());
         }
-    }
-    Ok(true)
+        Ok(Some(ids))
+    });
+    each.collect()
 }
 
 /// One value above all of these tensors, whose backward begins with these gradients of them.
@@ -243,10 +247,11 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
             let way = if is_leaf {
                 tied.push(tensor.node());
                 InputWay::Leaf
-            } else if direct.len() < 7 {
+            } else if setup.first == 0 && direct.len() < 7 {
                 direct.push(tensor.node());
                 InputWay::Parent(direct.len())
             } else {
+                // Whoever else uses what a stage of the region made goes back later.
                 tied.push(tensor.node());
                 InputWay::Apart
             };
@@ -263,10 +268,11 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
             let is_leaf = tensor.is_leaf();
             let found = tensor.clone();
             let tensor = tensor.into_tracked::<B>();
-            let tensor = tensor.ok_or_else(|| elsewhere(index + 1, setup.stages[index].name(), &found))?;
+            let tensor = tensor
+                .ok_or_else(|| elsewhere(setup.first + index + 1, setup.stages[index].name(), &found))?;
             if Autodiff::<B>::is_distributed(&tensor) {
                 return Err(Error::Distributed {
-                    stage: index + 1,
+                    stage: setup.first + index + 1,
                     name: setup.stages[index].name().to_owned(),
                 });
             }
@@ -288,8 +294,6 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
     let parameter_bytes = parameters
         .iter()
         .map(|OuterParameter { tensor, .. }| (tensor.id, size_of(tensor.dtype, &tensor.shape)));
-    let own = setup.stages.iter().map(|stage| stage.continues());
-    let continues: Vec<bool> = setup.before.iter().copied().chain(own).collect();
     let engine = BurnEngine::<B> {
         parameter_bytes: parameter_bytes.collect(),
         ran: vec![false; setup.stages.len()],
@@ -304,8 +308,9 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
         strategy,
         travel: Travel::new(setup.device.clone()),
         device: setup.device,
-        draws: seeds::Draws::new(setup.seed, continues, setup.before.len()),
-        record: Record::new(setup.checks),
+        draws: setup.draws,
+        first: setup.first,
+        record: Record::new(setup.checks, setup.first),
         parameter_gradients: HashMap::new(),
         done_with,
         carried: parts.iter().map(|_| None).collect(),
@@ -314,7 +319,8 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
     Ok(Prepared { engine, input, tied, direct, inputs, parameters })
 }
 
-fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Result<Parts, Error> {
+fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Result<Made, Error> {
+    let closes = setup.closes;
     let Prepared { mut engine, input, tied, direct, inputs, parameters } = prepare::<B>(setup, strategy)?;
     let device = engine.device.clone();
     let mut executor = Executor::<BurnEngine<B>>::new(job.schedule, job.stores);
@@ -324,6 +330,7 @@ fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Re
     let output = executor.forward(&mut engine, input)?;
     kept::note(|| rows_of(&executor, &engine));
     sweep_when(512);
+    let stopped = engine.draws.stopped();
 
     let values = output.parts.iter().find_map(|part| match part {
         Part::Float { tensor, wanted: true } => Some(token::<B>(tensor)),
@@ -333,7 +340,7 @@ fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Re
         // Nothing tracked reaches the output: there is nothing to go back through.
         let structure = output.structure.to_vec();
         let tensors = output.parts.into_iter().map(|part| untracked(part, strategy)).collect();
-        return Ok(Parts { tensors, structure });
+        return Ok(Made { output: Parts { tensors, structure }, stopped });
     };
     let shared: Shared<B> = Arc::new(Mutex::new(Some(Waiting {
         executor,
@@ -341,7 +348,8 @@ fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Re
         inputs,
         parameters,
         output_gradients: output.parts.iter().map(|_| None).collect(),
-        reseed: (!seeds::nested()).then_some(device),
+        closes,
+        reseed: (closes && !seeds::nested()).then_some(device),
         trace: job.trace,
         faults: job.faults,
     })));
@@ -363,7 +371,8 @@ fn run_on<B: GraphBackend>(setup: Setup, job: Job, strategy: TapeStrategy) -> Re
         }
         other => untracked(other, strategy),
     });
-    Ok(Parts { tensors: tensors.collect(), structure: output.structure.to_vec() })
+    let output = Parts { tensors: tensors.collect(), structure: output.structure.to_vec() };
+    Ok(Made { output, stopped })
 }
 
 fn untracked<B: GraphBackend>(part: Part<B>, strategy: TapeStrategy) -> AnyTensor {
@@ -384,7 +393,7 @@ fn rows_of<B: GraphBackend>(executor: &Executor<BurnEngine<B>>, engine: &BurnEng
                 let (dtype, shape) = part.dtype_and_shape();
                 KeptRow {
                     stage: name(reader),
-                    what: format!("{boundary}, the stage's input"),
+                    what: format!("x{}, the stage's input", engine.first + reader),
                     tensor: Some(describe(dtype, &shape)),
                     bytes: Some(size_of(dtype, &shape)),
                     why: "the backward pass runs the stage again from here".to_owned(),
@@ -392,7 +401,7 @@ fn rows_of<B: GraphBackend>(executor: &Executor<BurnEngine<B>>, engine: &BurnEng
             });
             rows.collect::<Vec<_>>()
         }
-        Kept::Tape(stage) => vec![KeptRow::tape(&name(stage.index()), stage.number() as usize)],
+        Kept::Tape(stage) => vec![KeptRow::tape(&name(stage.index()), engine.number(stage))],
     });
     rows.collect()
 }

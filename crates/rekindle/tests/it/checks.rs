@@ -88,6 +88,49 @@ fn other_values_are_found_by_checksums() {
     assert!(forward.starts_with("f32[4, 8] with checksum "));
 }
 
+/// A number between stages, or which of two options is there, is as good as a tensor to whoever reads it. It was once not compared, and
+/// the gradient came out wrong.
+#[test]
+fn another_number_or_another_option_is_an_error() {
+    let _alone = alone();
+    let x = random([4, 8], &device()).require_grad();
+    fn numbers(_: &NoModule, x: Tensor<2>) -> (Tensor<2>, f32) {
+        (x.sin(), CALLS.fetch_add(1, SeqCst) as f32)
+    }
+    fn options(_: &NoModule, x: Tensor<2>) -> (Option<Tensor<2>>, Option<Tensor<2>>) {
+        match CALLS.fetch_add(1, SeqCst) {
+            0 => (Some(x.sin()), None),
+            _ => (None, Some(x.sin())),
+        }
+    }
+    let found = |y: Tensor<2>| match backward(&y.sum()).err().unwrap() {
+        Error::StageChanged { stage, name, tensor, forward, recompute } => {
+            assert_ne!(forward, recompute);
+            (stage, name, tensor)
+        }
+        other => panic!("{other}"),
+    };
+    let first = || Region::new().stage("first", &NoModule, |_: &NoModule, x: Tensor<2>| x.tanh());
+    let last = |_: &NoModule, x: Tensor<2>| x.tanh();
+    CALLS.store(0, SeqCst);
+    let region = first().stage("numbers", &NoModule, numbers);
+    let region = region.stage("reads", &NoModule, |_: &NoModule, (x, by): (Tensor<2>, f32)| (x * by).tanh());
+    let y = region.stage("last", &NoModule, last).rule(Rule::Full).forward(x.clone()).unwrap();
+    assert_eq!(found(y), (2, "numbers".to_owned(), 1));
+    CALLS.store(0, SeqCst);
+    let region = first().stage("options", &NoModule, options);
+    let region = region.stage(
+        "reads",
+        &NoModule,
+        |_: &NoModule, (a, b): (Option<Tensor<2>>, Option<Tensor<2>>)| match (a, b) {
+            (Some(a), _) => a * 2.0,
+            (None, b) => b.unwrap() * 3.0,
+        },
+    );
+    let y = region.stage("last", &NoModule, last).rule(Rule::Full).forward(x).unwrap();
+    assert_eq!(found(y), (2, "options".to_owned(), 1));
+}
+
 #[test]
 fn checksums_find_nothing_where_nothing_differs() {
     let _alone = alone();

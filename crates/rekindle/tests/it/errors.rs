@@ -54,7 +54,9 @@ fn a_tracked_tensor_that_is_reached_in_the_recomputation_alone_ends_the_process_
         assert!(words.contains("rekindle: stage 2 (`smuggler`) uses a tracked tensor"), "{words}");
         return;
     }
-    rekindle::give_up_after(Some(std::time::Duration::from_secs(2)));
+    rekindle::give_up_after(Some(std::time::Duration::from_secs(1)));
+    // A loader of data, say. While it works the limit is five times as long; the process was once never idle, and hung.
+    std::thread::spawn(|| while std::hint::black_box(true) {});
     let x = random([4, 8], &device()).require_grad();
     SMUGGLED.set(Some((x.clone() * 2.0).detach()));
     let region = Region::new().stage("first", &NoModule, |_: &NoModule, x: Tensor<2>| x.sin());
@@ -124,6 +126,64 @@ fn a_tracked_tensor_that_comes_in_later_is_an_error_and_not_a_hang() {
     // On the user's own graph nothing waits, and no gradient is lost.
     assert_eq!(step(true).unwrap(), rekindle::without_checkpointing(|| step(true)).unwrap());
     assert_ne!(step(true).unwrap(), step(false).unwrap());
+}
+
+/// A leaf that nobody else uses has a graph of its own, which is not the user's. Its gradient was once lost, without a word, wherever
+/// the stage's tape was kept in a graph of its own and the stage was not one to look at.
+#[test]
+fn a_leaf_that_comes_in_later_is_an_error_and_its_gradient_not_lost() {
+    fn later(_: &NoModule, x: Tensor<2>) -> Tensor<2> {
+        smuggles(&NoModule, x)
+    }
+    let _alone = alone();
+    let x = random([4, 8], &device()).require_grad();
+    let leaf = random([4, 8], &device()).require_grad();
+    let step = || {
+        let region = Region::new().stage("leaf", &NoModule, later).rule(Rule::StoreAll);
+        backward(&region.forward(x.clone())?.sum())
+    };
+    SMUGGLED.set(Some(random([4, 8], &device())));
+    expecting_hand_over(step).unwrap();
+    SMUGGLED.set(Some(leaf.clone()));
+    let error = expecting_hand_over(step).err().unwrap();
+    assert!(matches!(&error, Error::TrackedCapture { stage: 1, name } if name == "leaf"), "{error}");
+    // On the user's graph it has its gradient.
+    assert!(leaf.grad(&step().unwrap()).is_some());
+}
+
+/// Burn's backward holds no lock on a graph that the leaf has to itself.
+#[test]
+fn a_leaf_that_is_reached_in_the_recomputation_alone_is_an_error() {
+    let _alone = alone();
+    let x = random([4, 8], &device()).require_grad();
+    let leaf = random([4, 8], &device()).require_grad();
+    SMUGGLED.set(Some(random([4, 8], &device())));
+    let y = checkpoint(&NoModule, x.clone(), smuggles).unwrap();
+    SMUGGLED.set(Some(leaf));
+    let error = backward(&y.sum()).err().unwrap();
+    assert!(matches!(error, Error::TrackedCapture { stage: 1, .. }), "{error}");
+}
+
+/// The first output has nothing to do with the user's graph, the second does. Only the first was once looked at, and the
+/// backward waited for itself.
+#[test]
+fn a_tracked_tensor_in_the_second_output_is_an_error_and_not_a_hang() {
+    fn second(_: &NoModule, (a, b): (Tensor<2>, Tensor<2>)) -> (Tensor<2>, Tensor<2>) {
+        (a.sin(), smuggles(&NoModule, b))
+    }
+    let _alone = alone();
+    let x = random([4, 8], &device()).require_grad();
+    let step = |tracked: bool| {
+        let hidden = x.clone() * 3.0;
+        let smuggled = hidden.clone() * 2.0;
+        SMUGGLED.set(Some(if tracked { smuggled } else { smuggled.detach() }));
+        let region = Region::new().stage("second", &NoModule, second).rule(Rule::StoreAll);
+        let (a, b) = region.forward((hidden, x.clone() * 2.0))?;
+        backward(&(a.sum() + b.sum()))
+    };
+    expecting_hand_over(|| step(false)).unwrap();
+    let error = expecting_hand_over(|| step(true)).err().unwrap();
+    assert!(matches!(error, Error::TrackedCapture { stage: 1, .. }), "{error}");
 }
 
 #[derive(Module, Debug)]

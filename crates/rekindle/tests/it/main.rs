@@ -18,6 +18,7 @@ mod handed_over;
 mod identity;
 mod nesting;
 mod nn;
+mod pieces;
 mod places;
 mod plans;
 mod random;

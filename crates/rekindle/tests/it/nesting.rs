@@ -1,6 +1,7 @@
 //! Regions inside stages of regions.
 
 use burn::module::Module;
+use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::Tensor;
 use rekindle::{Error, Region, Rule, checkpoint};
 
@@ -50,6 +51,25 @@ fn a_region_in_every_stage_of_a_region() {
                 Ok((input, gradients(&packs, grads)))
             });
         }
+    }
+}
+
+/// What an inner region seeds when it is through is the outer one's business: otherwise the second step draws other numbers.
+#[test]
+fn several_steps_draw_what_plain_training_draws() {
+    let _alone = alone();
+    let x = random([4, 8], &device());
+    for rule in rules() {
+        same(&format!("three steps under {rule}"), || {
+            let mut packs = packs();
+            let mut adam = AdamConfig::new().init();
+            for _ in 0..3 {
+                let y = Region::new().stages("pack", &packs, inner_region).rule(rule).forward(x.clone())?;
+                let loss = y.powf_scalar(2.0).mean();
+                packs = adam.step(1e-2, packs.clone(), GradientsParams::from_grads(loss.backward(), &packs));
+            }
+            Ok(packs.iter().map(|pack| bytes(&pack.blocks[0].up.weight.val())).collect::<Vec<_>>())
+        });
     }
 }
 
