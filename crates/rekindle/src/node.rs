@@ -1,4 +1,4 @@
-//! A region as one node of the user's autodiff graph. With `traced/capture.rs`, the only part that makes nodes with
+//! A region, or a piece of one, as one node of the user's autodiff graph. With `traced/capture.rs`, the only part that makes nodes with
 //! Burn's extension API.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! Regions: a run of stages under one plan, one node of the user's graph.
+//! Regions: a run of stages under one plan.
 
 use std::cell::Cell;
 use std::hash::{Hash, Hasher};
