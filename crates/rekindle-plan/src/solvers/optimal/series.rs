@@ -91,8 +91,8 @@ pub(super) struct Task<'a> {
 impl Series {
     /// Grids until every look is close, where they can prove it; fewer when time or memory is up.
     pub(super) fn new(task: Task<'_>, looks: &mut Looks) -> Self {
-        // A plan is best read off with all slots left aside that only a bound needs; the bound is asked for the least.
-        let side = if task.proves { 0 } else { usize::MAX };
+        // A plan is best read off with all slots left aside that only a bound needs.
+        let side = usize::MAX;
         let mut series = Self { view: task.view, grids: Vec::new(), written: Vec::new(), side, late: false };
         let usual = usual_slots(task.problem);
         let (mut slots, mut sums) = (usual, 0u64);
@@ -269,7 +269,7 @@ impl Series {
         let sides: Vec<u64> = solved.sides().collect();
         // The side that was best at the look before comes first.
         let usual = self.side.min(sides.len() - 1);
-        let others = (0..sides.len()).filter(|side| *side != usual);
+        let others = (0..sides.len()).rev().filter(|side| *side != usual);
         for side in [usual].into_iter().chain(others) {
             let before = looks.list[look].found.map(|found| found.overhead);
             looks.take(look, self.found(task.problem, grid, room, sides[side]));
