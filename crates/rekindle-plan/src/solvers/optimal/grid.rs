@@ -57,6 +57,16 @@ impl Grid {
         self.row(layout, number, slot / LANES).0[slot % LANES]
     }
 
+    /// A cell's overheads in units, in a room of so many slots and in one of a slot more.
+    fn beside(&self, layout: &Layout, number: usize, slots: u64) -> (u16, u16) {
+        let slot = usize::try_from(slots).unwrap_or(usize::MAX).min(self.slots);
+        let row = self.row(layout, number, slot / LANES);
+        match row.0.get(slot % LANES + 1) {
+            Some(upper) if slot < self.slots => (row.0[slot % LANES], *upper),
+            _ => (row.0[slot % LANES], self.at(layout, number, slots.saturating_add(1))),
+        }
+    }
+
     /// A cell's overheads in a chunk that was solved for it.
     #[inline(always)]
     pub(super) fn row(&self, layout: &Layout, number: usize, chunk: usize) -> &Row {
@@ -104,11 +114,8 @@ impl Grid {
         // that each leaves is rounded.
         let guess = |number: usize, room: u64| {
             let (slots, part) = self.scale.slots_left(room);
-            let lower = self.at(layout, number, slots.saturating_sub(aside));
-            let upper = match part {
-                0 => lower,
-                _ => self.at(layout, number, (slots + 1).saturating_sub(aside)),
-            };
+            let (lower, upper) = self.beside(layout, number, slots.saturating_sub(aside));
+            let upper = if part == 0 { lower } else { upper };
             match (lower, upper) {
                 // Possible to the byte, but not on the grid: only when there is nothing else.
                 (_, NONE) => u64::from(NONE) * PARTS_OF_SLOT * 4,

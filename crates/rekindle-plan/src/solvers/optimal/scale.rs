@@ -50,14 +50,19 @@ struct Rounding {
 
 impl Rounding {
     fn slots(self, size: Size) -> u64 {
-        let least = u64::from(self.at_least_one && size.boundary && size.bytes > 0);
-        (size.bytes.saturating_add(self.slot / 2) / self.slot).max(least)
+        self.slots_and_gain(size).0
     }
 
     /// How many slots a size gains; negative when it loses.
     fn gain(self, size: Size) -> f64 {
+        self.slots_and_gain(size).1
+    }
+
+    fn slots_and_gain(self, size: Size) -> (u64, f64) {
+        let least = u64::from(self.at_least_one && size.boundary && size.bytes > 0);
         let (whole, over) = (size.bytes / self.slot, size.bytes % self.slot);
-        self.slots(size) as f64 - whole as f64 - over as f64 / self.slot as f64
+        let slots = (whole + u64::from(over >= self.slot - self.slot / 2)).max(least);
+        (slots, slots as f64 - whole as f64 - over as f64 / self.slot as f64)
     }
 }
 
@@ -221,7 +226,7 @@ impl Scale {
         let roundings =
             slots.flat_map(|slot| least.iter().map(move |&at_least_one| Rounding { slot, at_least_one }));
         let priced = roundings.map(|rounding| {
-            let moved = sizes.moved(1.0, rounding, room) + sizes.moved(-1.0, rounding, room);
+            let moved = sizes.moved(rounding, room);
             // Where next to nothing moves, the fewest slots are best; elsewhere half of them are worth a little more.
             let slot = rounding.slot as f64;
             (if moved < HARDLY { -slot } else { moved * slot.sqrt() }, rounding)
@@ -331,17 +336,24 @@ impl Sizes {
         usual.map(|(bytes, _)| *bytes)
     }
 
-    /// The most slots that rounding moves up what is held within the room, or down for a negative sign.
-    fn moved(&self, sign: f64, rounding: Rounding, room: u64) -> f64 {
-        let stages = self.stages.iter().map(|(sizes, count)| {
-            (sizes.iter().map(|size| (size.bytes, sign * rounding.gain(*size))), *count)
-        });
-        let parts = parts(stages);
-        // With room for all of them nobody needs to ask which come first.
-        match parts.iter().map(|part| part.0).fold(0, u64::saturating_add) <= room {
-            true => parts.iter().map(|part| part.1).sum(),
-            false => Growth::of_parts(parts).within(room),
-        }
+    /// The most slots that rounding moves up what is held within the room, and the most that it moves down.
+    fn moved(&self, rounding: Rounding, room: u64) -> f64 {
+        let sizes = self.stages.iter().flat_map(|(sizes, _)| sizes);
+        let gains: Vec<(u64, f64)> = sizes.map(|size| (size.bytes, rounding.gain(*size))).collect();
+        let most = |sign: f64| {
+            let mut left = &gains[..];
+            let parts = parts(self.stages.iter().map(|(sizes, count)| {
+                let (own, others) = left.split_at(sizes.len());
+                left = others;
+                (own.iter().map(move |(bytes, gain)| (*bytes, sign * gain)), *count)
+            }));
+            // With room for all of them nobody needs to ask which come first.
+            match parts.iter().map(|part| part.0).fold(0, u64::saturating_add) <= room {
+                true => parts.iter().map(|part| part.1).sum(),
+                false => Growth::of_parts(parts).within(room),
+            }
+        };
+        most(1.0) + most(-1.0)
     }
 }
 

@@ -32,7 +32,7 @@ const LEFT: f64 = 0.9;
 
 /// The next grid is finer when one served fewer looks than this, and coarser when it served more than that.
 const FEW_LOOKS: usize = 14;
-const MANY_LOOKS: usize = 24;
+const MANY_LOOKS: usize = 32;
 
 /// Sums of rows after which grids are only made so that there is a plan.
 const MOST_SUMS: u64 = 3_000_000_000;

@@ -52,7 +52,10 @@ impl Sums<'_> {
             let count = (sweeps.end - from).min(STRIDE);
             done += count as u64;
             let Some(bounds) = self.bounds::<UPPER>(from) else {
-                (from..from + count).for_each(|sweep| self.add::<UPPER>(&mut least, sweep));
+                // Not a closure: it would not be inlined, and have the narrowest instructions only.
+                for sweep in from..from + count {
+                    self.add::<UPPER>(&mut least, sweep);
+                }
                 continue;
             };
             let mut promising = below(&bounds, least[start]) & (u32::MAX >> (STRIDE - count));
@@ -77,29 +80,33 @@ impl Sums<'_> {
         let (first_after, first_before) = (self.after[from] as usize, self.before[from] as usize);
         let mut bounds = [0; STRIDE];
         bounds.copy_from_slice(&self.units[from..][..STRIDE]);
-        if !self.repeat {
+        let (mut longer, mut shorter) = (!self.repeat, false);
+        if self.repeat {
+            // In a run of equal stages, cells before get longer one by one. Cells after get shorter; those that end the
+            // chain have numbers of their own.
+            let after = self.after.get(from..from + STRIDE)?;
+            let before = self.before.get(from..from + STRIDE)?;
+            (longer, shorter) = (true, true);
+            for index in 0..STRIDE {
+                let run = before[index].wrapping_sub(index as u32) == before[0];
+                longer &= run & (after[index].wrapping_sub(index as u32) == after[0]);
+                shorter &= run & (after[index].wrapping_add(index as u32) == after[0]);
+            }
+        }
+        let before = &least_before[first_before..][..STRIDE];
+        if longer {
             let after = &least_after[first_after..][..STRIDE];
-            let before = &least_before[first_before..][..STRIDE];
             for index in 0..STRIDE {
                 bounds[index] = bounds[index].saturating_add(after[index]).saturating_add(before[index]);
             }
-            return Some(bounds);
-        }
-        // In a run of equal stages, cells before get longer one by one and cells after get shorter.
-        let (after, before) = (self.after.get(from..from + STRIDE)?, self.before.get(from..from + STRIDE)?);
-        let mut runs = true;
-        for index in 0..STRIDE {
-            runs &= after[index].wrapping_add(index as u32) == after[0];
-            runs &= before[index].wrapping_sub(index as u32) == before[0];
-        }
-        if !runs {
+        } else if shorter {
+            let after = &least_after[first_after + 1 - STRIDE..][..STRIDE];
+            for index in 0..STRIDE {
+                let parts = after[STRIDE - 1 - index].saturating_add(before[index]);
+                bounds[index] = bounds[index].saturating_add(parts);
+            }
+        } else {
             return None;
-        }
-        let after = &least_after[first_after + 1 - STRIDE..][..STRIDE];
-        let before = &least_before[first_before..][..STRIDE];
-        for index in 0..STRIDE {
-            let parts = after[STRIDE - 1 - index].saturating_add(before[index]);
-            bounds[index] = bounds[index].saturating_add(parts);
         }
         Some(bounds)
     }
