@@ -203,10 +203,17 @@ const PARTS: usize = 16;
 impl Scale {
     /// A scale of about so many slots in `room`, on which little is hidden. Where cells repeat, what can be held before
     /// one must not depend on where it is.
-    pub(super) fn new(chain: &Chain, room: u64, slots: Slots, unit: u64, repeat: bool) -> Self {
+    ///
+    /// What a scale says of rooms that are whole slots below its own is not rounded once more. Where sizes repeat, many
+    /// plans need rooms that are whole slots apart: with `like` among them, the scale is for the next such room.
+    pub(super) fn new(chain: &Chain, room: u64, like: u64, slots: Slots, unit: u64, repeat: bool) -> Self {
         let Slots { about, fewest } = slots;
         let common = common_divisor(chain);
-        let with = |rounding: Rounding| Self::with(chain, room, unit, rounding, repeat);
+        let with = |rounding: Rounding| {
+            let apart = room.saturating_sub(like).checked_rem(rounding.slot).filter(|_| repeat).unwrap_or(0);
+            let next = if apart == 0 { room } else { room.saturating_add(rounding.slot - apart) };
+            Self::with(chain, next, unit, rounding, repeat)
+        };
         if room / common <= about.saturating_mul(2) {
             return with(Rounding { slot: common, at_least_one: true });
         }
@@ -285,6 +292,14 @@ impl Scale {
     pub(super) fn slots_for_bound(&self, room: u64) -> u64 {
         // In a smaller room less is held beside each action, by as many bytes; and less does not grow by more.
         self.top - (self.room.saturating_sub(room) / self.rounding.slot).min(self.top)
+    }
+
+    /// The next room down that is whole slots from that of the scale.
+    pub(super) fn whole_slots(&self, room: u64) -> u64 {
+        let below = self.room.saturating_sub(room);
+        self.room
+            .saturating_sub(below.div_ceil(self.rounding.slot).saturating_mul(self.rounding.slot))
+            .min(room)
     }
 
     /// The slots that are left when so much of the room is, and how much of the next, in [`PARTS_OF_SLOT`].
