@@ -264,6 +264,32 @@ fn stages_that_are_all_different_have_a_frontier_within_a_percent() {
     check_frontier(&random_chain::random_chain(120, 7));
 }
 
+/// A long chain is solved for each budget on grids of its own, and until plan and bound are within the gap: more budget may
+/// come out dearer than less, but by no more than the gap. Nor is anything proven of more budget that a plan in less beats.
+#[test]
+fn the_cost_of_a_long_chain_rises_with_its_budget_by_no_more_than_the_gap() {
+    for profile in
+        [random_chain::random_chain(90, 5), random_chain::gpt_in_parts(12), random_chain::equal_blocks(200)]
+    {
+        let least = optimal::smallest_budget(&profile).unwrap();
+        let all = Plan::by_rule(&profile, Rule::StoreAll, None).unwrap().predicted.peak_bytes;
+        let mut fastest = Nanos::new(u64::MAX);
+        let mut budget = least;
+        while budget < all {
+            let plan = optimal::solve(&profile, &Request::new(budget)).unwrap();
+            check_plan(&profile, &plan, budget);
+            assert!(plan.predicted.lower_bound_ns <= fastest, "{} at {budget}", profile.model());
+            let gap = Gap::between(fastest.min(plan.predicted.step_ns), plan.predicted.step_ns);
+            assert!(gap <= Gap::ONE_PERCENT, "{gap:?} at {budget}");
+            fastest = fastest.min(plan.predicted.step_ns);
+            budget = Bytes::new(budget.get() + budget.get() / 7);
+        }
+        // What fits everything is never dearer than anything.
+        let plan = optimal::solve(&profile, &Request::new(all)).unwrap();
+        assert_eq!(plan.predicted.step_ns, profile.lower_bound());
+    }
+}
+
 /// The first grid was made whatever the limit: for these it would take minutes.
 #[test]
 fn a_tiny_time_limit_is_kept_by_a_thousand_stages_that_are_all_different() {

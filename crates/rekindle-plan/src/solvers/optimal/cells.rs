@@ -58,11 +58,6 @@ impl Cells {
         self.firsts.iter().map(|(first, end)| end - first)
     }
 
-    /// The first stage of each different cell.
-    pub(super) fn firsts(&self) -> impl Iterator<Item = usize> {
-        self.firsts.iter().map(|(first, _)| *first as usize)
-    }
-
     /// The number of a cell.
     pub(super) fn number(&self, first: usize, end: usize) -> usize {
         self.row(first)[end - first - 1] as usize

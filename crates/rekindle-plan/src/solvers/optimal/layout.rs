@@ -15,12 +15,16 @@ pub(super) struct Layout {
     pub(super) shifted: Shifted,
     /// Where a cell's rows are: its column, and which row there.
     pub(super) places: Vec<(u32, u32)>,
+    /// Whether some cells are the same as others. Where none are, the numbers of cells that begin with one stage follow
+    /// each other, and so do the shifted numbers of those that end at one boundary.
+    pub(super) repeat: bool,
 }
 
 impl Layout {
     pub(super) fn new(chain: &Chain, cells: &Cells) -> Self {
         let shifted = Shifted::new(chain, cells);
-        Self { tiles: tiles(cells, &shifted), shifted, places: places(cells) }
+        let (tiles, places) = (tiles(cells, &shifted), places(cells));
+        Self { tiles, shifted, places, repeat: cells.repeat() }
     }
 }
 
@@ -101,6 +105,9 @@ pub(super) struct Tile {
 pub(super) struct Task {
     pub(super) first: u32,
     pub(super) end: u32,
+    /// Its number, and its number when its input is paid.
+    pub(super) number: u32,
+    pub(super) shifted: u32,
     pub(super) solve: bool,
     pub(super) shift: bool,
 }
@@ -123,7 +130,9 @@ fn tiles(cells: &Cells, shifted: &Shifted) -> Vec<Tile> {
             while let Some(first) = solves.peek().copied().max(shifts.peek().copied()) {
                 let solve = solves.next_if_eq(&first).is_some();
                 let shift = shifts.next_if_eq(&first).is_some();
-                tasks.push(Task { first, end: end as u32, solve, shift });
+                let number = cells.number(first as usize, end) as u32;
+                let shifted = shifted.column(end)[first as usize];
+                tasks.push(Task { first, end: end as u32, number, shifted, solve, shift });
             }
         }
         // Every part of a cell begins later, or begins with the same stage and ends earlier.

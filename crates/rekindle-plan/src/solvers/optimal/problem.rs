@@ -22,8 +22,9 @@ pub(super) struct Problem {
 impl Problem {
     pub(super) fn new(chain: Chain) -> Self {
         let cells = Cells::new(&chain);
-        let sweeps = Sweeps::new(&chain);
+        let mut sweeps = Sweeps::new(&chain);
         let rooms = smallest::rooms(&chain, &cells, &sweeps);
+        sweeps.compare(&cells, &rooms);
         Self { chain, cells, sweeps, rooms, layout: OnceLock::new() }
     }
 

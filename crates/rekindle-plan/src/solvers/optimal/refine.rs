@@ -116,7 +116,15 @@ impl<'a> Search<'a> {
     /// A grid of about so many slots; `most` grows until the overhead of the fastest plan can be told on it.
     fn grid(&self, problem: &Problem, slots: Slots, most: &mut u64) -> Option<Grid> {
         loop {
-            let grid = grid(problem, self.room, slots, unit(self.chain, *most), self.deadline, MOST_BYTES)?;
+            let grid = grid(
+                problem,
+                self.room,
+                self.room,
+                slots,
+                unit(self.chain, *most),
+                self.deadline,
+                MOST_BYTES,
+            )?;
             if *most >= slowest(self.chain) || !grid.overflows(problem, self.room) {
                 return Some(grid);
             }
@@ -127,7 +135,9 @@ impl<'a> Search<'a> {
     /// Keeps the best of the plans that a grid leads to from several sides. Only that one is written down.
     fn take_from(&mut self, problem: &Problem, grid: &Grid) {
         let mut fastest: Option<(u64, u64)> = None;
-        for aside in grid.sides() {
+        // A plan is best read off with all slots left aside that only a bound needs.
+        let sides: Vec<u64> = grid.sides().collect();
+        for aside in sides.into_iter().rev() {
             let choose = |first, end, room| grid.choose(problem, first, end, room, aside);
             let Some(found) = outline(problem, choose, self.room) else { continue };
             if fastest.is_none_or(|fastest| found.overhead < fastest.0) {
@@ -200,10 +210,11 @@ pub(super) fn unit(chain: &Chain, most: u64) -> u64 {
     [smallest].into_iter().chain(fitted).min_by_key(lost).unwrap_or(smallest)
 }
 
-/// A grid of about so many slots that can bound what happens in `room`.
+/// A grid of about so many slots that can bound what happens in `room`, and best in rooms that are whole slots from `like`.
 pub(super) fn grid(
     problem: &Problem,
     room: u64,
+    like: u64,
     slots: impl Into<Slots>,
     unit: u64,
     until: Instant,
@@ -212,7 +223,7 @@ pub(super) fn grid(
     if Instant::now() > until {
         return None;
     }
-    let scale = Scale::new(&problem.chain, room.max(1), slots.into(), unit, problem.cells.repeat());
+    let scale = Scale::new(&problem.chain, room.max(1), like, slots.into(), unit, problem.cells.repeat());
     let needed = scale.slots_for_bound(room);
     Grid::new(problem, scale, needed, until, most_bytes)
 }
@@ -316,7 +327,7 @@ pub(super) mod tests {
                 let room = least + (chain.store_all_room() - least) * part / 20;
                 let stairs = Staircases::new(&problem, room).unwrap();
                 let optimum = exact::at(stairs.of(&problem, 0, chain.stages()), room).unwrap();
-                let grid = grid(&problem, room, 4_000, 1, later, MOST_BYTES).unwrap();
+                let grid = grid(&problem, room, room, 4_000, 1, later, MOST_BYTES).unwrap();
                 assert!(grid.bound(&problem, room).unwrap() <= optimum);
                 // Every size is a multiple of ten bytes, and the grid is as fine: nothing is lost.
                 assert_eq!(
@@ -347,7 +358,7 @@ pub(super) mod tests {
             prop_assert!(Knapsack::new(&whole).bound(room) <= optimum);
 
             let later = Instant::now() + Duration::from_secs(60);
-            let grid = grid(&problem, room, slots, time, later, MOST_BYTES).unwrap();
+            let grid = grid(&problem, room, least, slots, time, later, MOST_BYTES).unwrap();
             // A grid serves smaller rooms, too.
             for below in [room, room - (room - least) / 7, room - (room - least) / 2, least] {
                 let optimum = exact::at(stairs.of(&problem, 0, whole.stages()), below).unwrap();

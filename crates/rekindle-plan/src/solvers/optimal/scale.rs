@@ -50,14 +50,19 @@ struct Rounding {
 
 impl Rounding {
     fn slots(self, size: Size) -> u64 {
-        let least = u64::from(self.at_least_one && size.boundary && size.bytes > 0);
-        (size.bytes.saturating_add(self.slot / 2) / self.slot).max(least)
+        self.slots_and_gain(size).0
     }
 
     /// How many slots a size gains; negative when it loses.
     fn gain(self, size: Size) -> f64 {
+        self.slots_and_gain(size).1
+    }
+
+    fn slots_and_gain(self, size: Size) -> (u64, f64) {
+        let least = u64::from(self.at_least_one && size.boundary && size.bytes > 0);
         let (whole, over) = (size.bytes / self.slot, size.bytes % self.slot);
-        self.slots(size) as f64 - whole as f64 - over as f64 / self.slot as f64
+        let slots = (whole + u64::from(over >= self.slot - self.slot / 2)).max(least);
+        (slots, slots as f64 - whole as f64 - over as f64 / self.slot as f64)
     }
 }
 
@@ -69,14 +74,11 @@ struct Growth(Vec<(u64, f64)>);
 impl Growth {
     /// Of each stage its boundary is held, or one of its tapes, or nothing: what each gains, and how many such stages there
     /// are.
-    fn new(stages: impl Iterator<Item = (Vec<(u64, f64)>, u64)>) -> Self {
-        let mut parts: Vec<(u64, f64)> = Vec::new();
-        for (gains, count) in stages {
-            for pair in growing_hull(gains).windows(2) {
-                let (bytes, by) = (pair[1].0 - pair[0].0, pair[1].1 - pair[0].1);
-                parts.push((bytes.saturating_mul(count), by * count as f64));
-            }
-        }
+    fn new<Gains: Iterator<Item = (u64, f64)>>(stages: impl Iterator<Item = (Gains, u64)>) -> Self {
+        Self::of_parts(parts(stages))
+    }
+
+    fn of_parts(mut parts: Vec<(u64, f64)>) -> Self {
         let density = |part: &(u64, f64)| part.1 / part.0 as f64;
         parts.sort_by(|left, right| density(right).total_cmp(&density(left)));
         let mut sum = (0u64, 0.0);
@@ -95,35 +97,58 @@ impl Growth {
         before.1 + (next.1 - before.1) * ((bytes - before.0) as f64 / (next.0 - before.0) as f64)
     }
 
-    /// The fewest bytes, or a little less, that can take so many slots.
-    fn fewest_bytes(&self, slots: u64, slot: u64) -> u64 {
-        if self.0.is_empty() {
-            return slots.saturating_mul(slot);
-        }
-        let (slots, slot) = (slots as f64, slot as f64);
-        let reached = |part: &(u64, f64)| part.0 as f64 / slot + part.1;
-        let whole = self.0.partition_point(|part| reached(part) < slots);
-        let before = whole.checked_sub(1).map_or((0, 0.0), |last| self.0[last]);
-        let missing = (slots - reached(&before)).max(0.0);
-        let bytes = match self.0.get(whole) {
-            Some(next) => {
-                let part = missing / (reached(next) - reached(&before)).max(f64::MIN_POSITIVE);
-                before.0 as f64 + part.min(1.0) * (next.0 - before.0) as f64
+    /// The fewest bytes, or a little less, that can take each number of slots up to `most`.
+    fn fewest_bytes(&self, most: u64, slot: u64) -> Vec<u64> {
+        let size = slot as f64;
+        let reached = |part: &(u64, f64)| part.0 as f64 / size + part.1;
+        let mut parts = self.0.iter().peekable();
+        let (mut before, mut reached_before) = ((0, 0.0), 0.0);
+        let fewest = |slots: u64| {
+            if self.0.is_empty() {
+                return slots.saturating_mul(slot);
             }
-            None => before.0 as f64 + missing * slot,
+            let slots = slots as f64;
+            while let Some(part) = parts.next_if(|part| reached(part) < slots) {
+                (before, reached_before) = (*part, reached(part));
+            }
+            let missing = (slots - reached_before).max(0.0);
+            let bytes = match parts.peek() {
+                Some(next) => {
+                    let part = missing / (reached(next) - reached_before).max(f64::MIN_POSITIVE);
+                    before.0 as f64 + part.min(1.0) * (next.0 - before.0) as f64
+                }
+                None => before.0 as f64 + missing * size,
+            };
+            // Down by what the sums of floating numbers may have lost.
+            (bytes * (1.0 - 1e-9) - 1.0).max(0.0) as u64
         };
-        // Down by what the sums of floating numbers may have lost.
-        (bytes * (1.0 - 1e-9) - 1.0).max(0.0) as u64
+        (0..=most).map(fewest).collect()
     }
+}
+
+/// What more bytes of each stage gain, best first; and how many such stages there are.
+fn parts<Gains: Iterator<Item = (u64, f64)>>(stages: impl Iterator<Item = (Gains, u64)>) -> Vec<(u64, f64)> {
+    let mut parts = Vec::new();
+    let (mut all, mut hull) = (Vec::new(), Vec::new());
+    for (gains, count) in stages {
+        all.clear();
+        all.extend(gains.filter(|(_, gain)| *gain > 0.0));
+        growing_hull(&mut all, &mut hull);
+        for pair in hull.windows(2) {
+            let (bytes, by) = (pair[1].0 - pair[0].0, pair[1].1 - pair[0].1);
+            parts.push((u64::saturating_mul(bytes, count), by * count as f64));
+        }
+    }
+    parts
 }
 
 /// Of what the sizes of a stage gain, that which a mixture of others does not beat: bytes and gains rise, and each byte adds
 /// less than the one before. Begins with nothing.
-fn growing_hull(mut gains: Vec<(u64, f64)>) -> Vec<(u64, f64)> {
-    gains.retain(|(_, gain)| *gain > 0.0);
+fn growing_hull(gains: &mut [(u64, f64)], hull: &mut Vec<(u64, f64)>) {
     gains.sort_by(|left, right| left.0.cmp(&right.0).then(right.1.total_cmp(&left.1)));
-    let mut hull = vec![(0, 0.0)];
-    for next in gains {
+    hull.clear();
+    hull.push((0, 0.0));
+    for next in gains.iter().copied() {
         if hull.last().is_some_and(|last| next.1 <= last.1) {
             continue;
         }
@@ -136,7 +161,6 @@ fn growing_hull(mut gains: Vec<(u64, f64)>) -> Vec<(u64, f64)> {
         }
         hull.push(next);
     }
-    hull
 }
 
 /// Scales that are looked at for the one on which least is hidden, and those that fit a size.
@@ -167,6 +191,9 @@ impl From<u64> for Slots {
     }
 }
 
+/// Parts of a slot that are told apart when a plan is read off a grid.
+pub(super) const PARTS_OF_SLOT: u64 = 64;
+
 /// When no more slots than this are lost and gained by rounding, finer ones would not tell more.
 const HARDLY: f64 = 0.5;
 
@@ -176,10 +203,17 @@ const PARTS: usize = 16;
 impl Scale {
     /// A scale of about so many slots in `room`, on which little is hidden. Where cells repeat, what can be held before
     /// one must not depend on where it is.
-    pub(super) fn new(chain: &Chain, room: u64, slots: Slots, unit: u64, repeat: bool) -> Self {
+    ///
+    /// What a scale says of rooms that are whole slots below its own is not rounded once more. Where sizes repeat, many
+    /// plans need rooms that are whole slots apart: with `like` among them, the scale is for the next such room.
+    pub(super) fn new(chain: &Chain, room: u64, like: u64, slots: Slots, unit: u64, repeat: bool) -> Self {
         let Slots { about, fewest } = slots;
         let common = common_divisor(chain);
-        let with = |rounding: Rounding| Self::with(chain, room, unit, rounding, repeat);
+        let with = |rounding: Rounding| {
+            let apart = room.saturating_sub(like).checked_rem(rounding.slot).filter(|_| repeat).unwrap_or(0);
+            let next = if apart == 0 { room } else { room.saturating_add(rounding.slot - apart) };
+            Self::with(chain, next, unit, rounding, repeat)
+        };
         if room / common <= about.saturating_mul(2) {
             return with(Rounding { slot: common, at_least_one: true });
         }
@@ -199,7 +233,7 @@ impl Scale {
         let roundings =
             slots.flat_map(|slot| least.iter().map(move |&at_least_one| Rounding { slot, at_least_one }));
         let priced = roundings.map(|rounding| {
-            let moved = sizes.growth(1.0, rounding).within(room) + sizes.growth(-1.0, rounding).within(room);
+            let moved = sizes.moved(rounding, room);
             // Where next to nothing moves, the fewest slots are best; elsewhere half of them are worth a little more.
             let slot = rounding.slot as f64;
             (if moved < HARDLY { -slot } else { moved * slot.sqrt() }, rounding)
@@ -210,9 +244,7 @@ impl Scale {
 
     fn with(chain: &Chain, room: u64, unit: u64, rounding: Rounding, repeat: bool) -> Self {
         let (stages, slot) = (chain.stages(), rounding.slot);
-        let gains = |stage: usize| -> Vec<(u64, f64)> {
-            sizes_of(chain, stage).map(|size| (size.bytes, rounding.gain(size))).collect()
-        };
+        let gains = |stage: usize| sizes_of(chain, stage).map(|size| (size.bytes, rounding.gain(size)));
         let parts = if repeat { 1 } else { PARTS.min(stages) };
         // What is held while a stage runs comes from stages before it.
         let growth = |part: usize| Growth::new((0..part * stages / parts).map(|stage| (gains(stage), 1)));
@@ -220,7 +252,8 @@ impl Scale {
         let growth = growths.last().cloned().unwrap_or_default();
         let top = slots_of_held(&growth, room, slot);
         let most = growths.iter().map(|growth| {
-            (0..=top).map(|left| room.saturating_sub(growth.fewest_bytes(top - left, slot))).collect()
+            let fewest = growth.fewest_bytes(top, slot);
+            fewest.into_iter().rev().map(|held| room.saturating_sub(held)).collect()
         });
         Self { unit, room, top, rounding, most: most.collect(), growth, stages }
     }
@@ -261,10 +294,25 @@ impl Scale {
         self.top - (self.room.saturating_sub(room) / self.rounding.slot).min(self.top)
     }
 
-    /// The slots that are left when so much of the room is.
-    pub(super) fn slots_left(&self, bytes: u64) -> u64 {
+    /// The next room down that is whole slots from that of the scale.
+    pub(super) fn whole_slots(&self, room: u64) -> u64 {
+        let below = self.room.saturating_sub(room);
+        self.room
+            .saturating_sub(below.div_ceil(self.rounding.slot).saturating_mul(self.rounding.slot))
+            .min(room)
+    }
+
+    /// The slots that are left when so much of the room is, and how much of the next, in [`PARTS_OF_SLOT`].
+    pub(super) fn slots_left(&self, bytes: u64) -> (u64, u64) {
         let held = self.room.saturating_sub(bytes);
-        self.top.saturating_sub(held.saturating_add(self.rounding.slot / 2) / self.rounding.slot)
+        let (whole, over) = (held / self.rounding.slot, held % self.rounding.slot);
+        match over {
+            0 => (self.top.saturating_sub(whole), 0),
+            _ => {
+                let part = over / self.rounding.slot.div_ceil(PARTS_OF_SLOT);
+                (self.top.saturating_sub(whole + 1), PARTS_OF_SLOT - part)
+            }
+        }
     }
 }
 
@@ -303,11 +351,24 @@ impl Sizes {
         usual.map(|(bytes, _)| *bytes)
     }
 
-    /// What rounding moves up, or down for a negative sign.
-    fn growth(&self, sign: f64, rounding: Rounding) -> Growth {
-        let gains =
-            |sizes: &Vec<Size>| sizes.iter().map(|size| (size.bytes, sign * rounding.gain(*size))).collect();
-        Growth::new(self.stages.iter().map(|(sizes, count)| (gains(sizes), *count)))
+    /// The most slots that rounding moves up what is held within the room, and the most that it moves down.
+    fn moved(&self, rounding: Rounding, room: u64) -> f64 {
+        let sizes = self.stages.iter().flat_map(|(sizes, _)| sizes);
+        let gains: Vec<(u64, f64)> = sizes.map(|size| (size.bytes, rounding.gain(*size))).collect();
+        let most = |sign: f64| {
+            let mut left = &gains[..];
+            let parts = parts(self.stages.iter().map(|(sizes, count)| {
+                let (own, others) = left.split_at(sizes.len());
+                left = others;
+                (own.iter().map(move |(bytes, gain)| (*bytes, sign * gain)), *count)
+            }));
+            // With room for all of them nobody needs to ask which come first.
+            match parts.iter().map(|part| part.0).fold(0, u64::saturating_add) <= room {
+                true => parts.iter().map(|part| part.1).sum(),
+                false => Growth::of_parts(parts).within(room),
+            }
+        };
+        most(1.0) + most(-1.0)
     }
 }
 

@@ -32,7 +32,7 @@ const LEFT: f64 = 0.9;
 
 /// The next grid is finer when one served fewer looks than this, and coarser when it served more than that.
 const FEW_LOOKS: usize = 14;
-const MANY_LOOKS: usize = 24;
+const MANY_LOOKS: usize = 32;
 
 /// Sums of rows after which grids are only made so that there is a plan.
 const MOST_SUMS: u64 = 3_000_000_000;
@@ -91,8 +91,8 @@ pub(super) struct Task<'a> {
 impl Series {
     /// Grids until every look is close, where they can prove it; fewer when time or memory is up.
     pub(super) fn new(task: Task<'_>, looks: &mut Looks) -> Self {
-        // A plan is best read off with all slots left aside that only a bound needs; the bound is asked for the least.
-        let side = if task.proves { 0 } else { usize::MAX };
+        // A plan is best read off with all slots left aside that only a bound needs.
+        let side = usize::MAX;
         let mut series = Self { view: task.view, grids: Vec::new(), written: Vec::new(), side, late: false };
         let usual = usual_slots(task.problem);
         let (mut slots, mut sums) = (usual, 0u64);
@@ -155,6 +155,9 @@ impl Series {
             return None;
         }
         let unit = refine::unit(task.chain, most);
+        // Plans that are found on it will need rooms like that of the plan before.
+        let own = |found: &Found| matches!(found.source, Source::View { view, .. } if view == self.view);
+        let like = looks.list[last].found.filter(own).map_or(problem.whole_room(), |found| found.need);
         // Grids for larger rooms make place: what was found on them can be written down.
         for oldest in 0..=self.grids.len() {
             let held: u64 =
@@ -163,7 +166,7 @@ impl Series {
             // About as large as the one before.
             let before = self.grids.last().and_then(|held| held.solved.as_ref()).map_or(0, |grid| grid.bytes);
             if before <= bytes / 2
-                && let Some(grid) = refine::grid(problem, room, slots, unit, task.until, bytes)
+                && let Some(grid) = refine::grid(problem, room, like, slots, unit, task.until, bytes)
             {
                 return Some(grid);
             }
@@ -267,14 +270,21 @@ impl Series {
         let Some(solved) = &self.grids[grid].solved else { return };
         let room = looks.list[look].room;
         let sides: Vec<u64> = solved.sides().collect();
+        // Where sizes repeat, a part of a slot is often of no use, and only misleads.
+        let whole = Some(solved.scale.whole_slots(room)).filter(|whole| {
+            let repeat = task.proves && task.problem.cells.repeat();
+            repeat && *whole >= task.problem.whole_room() && *whole < room
+        });
         // The side that was best at the look before comes first.
         let usual = self.side.min(sides.len() - 1);
-        let others = (0..sides.len()).filter(|side| *side != usual);
-        for side in [usual].into_iter().chain(others) {
+        let others = (0..sides.len()).rev().filter(|side| *side != usual);
+        let tries = [usual].into_iter().chain(others);
+        let tries = tries.flat_map(|side| whole.into_iter().chain([room]).map(move |room| (side, room)));
+        for (tried, (side, room)) in tries.enumerate() {
             let before = looks.list[look].found.map(|found| found.overhead);
             looks.take(look, self.found(task.problem, grid, room, sides[side]));
             let better = looks.list[look].found.map(|found| found.overhead) != before;
-            if !better && side != usual {
+            if !better && tried > 0 {
                 continue;
             }
             self.side = side;

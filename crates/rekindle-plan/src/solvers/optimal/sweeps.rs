@@ -1,7 +1,8 @@
-//! What sweeps need.
+//! What sweeps need, and where that need not be asked.
 
 use std::ops::Range;
 
+use super::cells::Cells;
 use super::chain::{Chain, NEVER};
 
 /// Sweeps from each stage to each later boundary: the room they need when no gradient waits.
@@ -9,6 +10,9 @@ use super::chain::{Chain, NEVER};
 pub(super) struct Sweeps {
     stages: usize,
     needs: Vec<u64>,
+    /// A gradient below this may wait beside every sweep up to each boundary, when the stages it runs through have room
+    /// to go back.
+    spare: Vec<u64>,
 }
 
 impl Sweeps {
@@ -20,7 +24,31 @@ impl Sweeps {
             let sweeps = chain.sweeps(first, stages).map(|(_, need)| need);
             needs.extend(sweeps.chain(std::iter::repeat(NEVER)).take(stages - first - 1));
         }
-        Self { stages, needs }
+        Self { stages, needs, spare: Vec::new() }
+    }
+
+    /// Takes note of where what the swept stages need to go back is more than the sweep needs, as it mostly is: such a
+    /// sweep has room wherever they have.
+    pub(super) fn compare(&mut self, cells: &Cells, rooms: &[u64]) {
+        let mut spares = Vec::with_capacity(self.needs.len());
+        for first in 0..self.stages {
+            let mut least = NEVER;
+            for (need, before) in self.needs(first).iter().zip(cells.row(first)) {
+                // One more than there is: less than nothing is too little for any gradient.
+                let spare = rooms[*before as usize].checked_sub(*need);
+                least = least.min(spare.map_or(0, |spare| spare.saturating_add(1)));
+                spares.push(least);
+            }
+        }
+        self.spare = spares;
+    }
+
+    /// Whether every sweep from `first` to a boundary before `end` has room wherever the stages it runs through have room
+    /// to go back, beside a gradient of so many bytes.
+    #[inline(always)]
+    pub(super) fn need_nothing(&self, first: usize, end: usize, waiting: u64) -> bool {
+        let sweeps = self.from(first).start..;
+        self.spare[sweeps].get((end - first).wrapping_sub(2)).is_none_or(|spare| *spare > waiting)
     }
 
     /// Where the sweeps from `first` are, the shortest first, in a list of all of them.
