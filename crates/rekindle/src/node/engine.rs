@@ -41,6 +41,8 @@ pub(super) struct Tape<B: GraphBackend> {
     leaves: Vec<Tracked<B>>,
     /// The first node that can be of its graph.
     since: NodeId,
+    /// Nodes that are there to be found, see [`SEEN_WITHIN`].
+    lookouts: Vec<Tracked<B>>,
     /// Its graph goes on from that of the stage before, and is gone back through together with it.
     joined: bool,
 }
@@ -89,6 +91,11 @@ enum Readers {
 /// small that would tell, and a plan would not be within its budget.
 const WORTH_JOINING: Bytes = Bytes::new(128 << 10);
 const MOST_JOINED: u64 = 128;
+
+/// After each backward Burn looks at every graph once for every node it has, and through its nodes until it finds one that
+/// somebody holds. Of a long recurrence hardly any is held, and a look at all of its tapes took longer than a stage. So that the search ends
+/// soon, one node in so many is there to be found.
+const SEEN_WITHIN: u64 = 16;
 
 /// Burn, as the executor sees it.
 pub(super) struct BurnEngine<B: GraphBackend> {
@@ -333,7 +340,7 @@ impl<B: GraphBackend> BurnEngine<B> {
             });
         }
         let leaves = ran.leaves.into_iter().map(|leaf| self.graph_float(stage, leaf));
-        let leaves = leaves.collect::<Result<_, Error>>()?;
+        let leaves = leaves.collect::<Result<Vec<_>, Error>>()?;
         let mut outputs = Vec::with_capacity(ran.output.tensors.len());
         let mut made = Vec::with_capacity(ran.output.tensors.len());
         let mut parts = Vec::with_capacity(ran.output.tensors.len());
@@ -355,13 +362,24 @@ impl<B: GraphBackend> BurnEngine<B> {
         }
         let output = OnDevice { parts, structure: ran.output.structure.into() };
         self.observe(stage, &output)?;
-        let nodes = nodes + NodeId::new().value.saturating_sub(since.value);
+        let own = NodeId::new().value.saturating_sub(since.value);
+        let nodes = nodes + own;
         self.end = row.ahead.then_some(RowEnd { stages, nodes, output: made });
         if live {
             // Of each output: one may have nothing in common with the others.
             self.taped_live.extend(outputs.iter().flatten().map(|(_, token)| (stage, token.clone())));
         }
-        let tape = Tape { inputs, outputs, leaves, since, joined };
+        let held = leaves.len() + outputs.iter().flatten().count();
+        let lookouts = match outputs.iter().flatten().next() {
+            // A tape that is made again is gone with the next backward.
+            Some((_, token)) if live => {
+                let wanted = usize::try_from(own / SEEN_WITHIN).unwrap_or(usize::MAX);
+                let lookout = |_| node(Join, token.node(), (), token.primitive().clone());
+                (held..wanted).map(lookout).collect()
+            }
+            _ => Vec::new(),
+        };
+        let tape = Tape { inputs, outputs, leaves, since, lookouts, joined };
         Ok((tape, output))
     }
 
@@ -390,6 +408,7 @@ impl<B: GraphBackend> BurnEngine<B> {
         carried: PartGradients<B>,
     ) -> Result<PartGradients<B>, Error> {
         let since = tapes.last().map_or_else(NodeId::new, |(_, tape)| tape.since);
+        tapes.iter_mut().for_each(|(_, tape)| tape.lookouts.clear());
         let leaves = tapes.iter_mut().flat_map(|(stage, tape)| {
             self.parameters[stage.index()].iter().copied().zip(std::mem::take(&mut tape.leaves))
         });
