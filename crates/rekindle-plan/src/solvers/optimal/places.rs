@@ -26,7 +26,7 @@ const EXACT_STAGES: usize = 8;
 
 /// The labels a cell of a longer chain may have, and those of any chain once the work gets too much.
 const FEW_LABELS: usize = 48;
-const MOST_WORK: usize = 30_000_000;
+const MOST_WORK: usize = 100_000_000;
 
 /// Longer chains in at most so many groups.
 const MOST_GROUPS: usize = 32;
@@ -110,7 +110,7 @@ impl Places {
             return None;
         }
         let size = chain.stages().div_ceil(MOST_GROUPS);
-        let most_labels = if chain.stages() <= EXACT_STAGES { 1_500 } else { FEW_LABELS };
+        let most_labels = if chain.stages() <= EXACT_STAGES { 6_000 } else { FEW_LABELS };
         let mut places = Self::new(profile, chain.grouped(size), room, most_labels);
         places.thinned |= size > 1;
         Some(places)
