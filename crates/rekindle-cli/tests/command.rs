@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use insta::assert_snapshot;
 use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, StageProfile};
@@ -275,6 +275,26 @@ fn simulate_judges_a_plan() {
     assert_snapshot!("simulate", seen(&rekindle(&files.arguments())));
     let output = rekindle(&[&files.arguments()[..], &["--json"]].concat());
     assert_snapshot!("simulate_json", seen(&output));
+}
+
+/// A pipe can be read only once; the profile was once read twice, and came out cut off.
+#[test]
+#[cfg(unix)]
+fn a_profile_may_come_through_a_pipe() {
+    let files = files(|_, _| ());
+    let piped = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+        let mut cat = Command::new("cat").arg(&files.profile).stdout(Stdio::piped()).spawn().unwrap();
+        command.args(arguments).env("NO_COLOR", "1").env("COLUMNS", "100").stdin(cat.stdout.take().unwrap());
+        let output = command.output().unwrap();
+        cat.wait().unwrap();
+        output
+    };
+    let plan = files.plan.to_str().unwrap();
+    let found = piped(&["simulate", "/dev/stdin", plan]);
+    assert_eq!(seen(&found), seen(&rekindle(&files.arguments())));
+    let found = piped(&["plan", "/dev/stdin", "--budget", "1GiB", "--json"]);
+    assert!(found.status.success(), "{}", seen(&found));
 }
 
 #[test]

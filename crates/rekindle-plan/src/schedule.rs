@@ -11,7 +11,7 @@ pub use pieces::Piece;
 
 /// A legal list of actions for a chain of stages.
 ///
-/// There is no other way to make one than to have it judged, so whoever runs a `Schedule` needs no checks of its own.
+/// There is no other way to make one than to have it judged, or to take a [piece](Schedule::pieces) of one that was, so whoever runs a `Schedule` needs no checks of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     actions: Arc<[Action]>,

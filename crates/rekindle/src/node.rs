@@ -31,6 +31,7 @@ mod widened;
 use burn::backend::autodiff::Autodiff;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, BackendTensor, DispatchKindConversion, DispatchTensor};
+use rekindle_plan::Name;
 
 pub(crate) use burn::backend::GradientCheckpointingStrategy as TapeStrategy;
 pub(crate) use elements::{Strided, elements, made, rewrite, rewrite_from, strided};
@@ -46,6 +47,15 @@ pub(crate) use widened::{apply_widened, converted, is_narrow, widened};
 
 /// The one way to keep a tape beside the whole of it.
 pub(crate) const BALANCED: &str = "balanced";
+
+/// The strategy that keeps a tape under an option, where the user's graph has its `own`. `None` for an option that there is not.
+pub(crate) fn strategy_of(option: Option<&Name>, own: TapeStrategy) -> Option<TapeStrategy> {
+    match option.map(Name::as_str) {
+        None => Some(own),
+        Some(BALANCED) => Some(TapeStrategy::Balanced),
+        Some(_) => None,
+    }
+}
 
 /// A tensor of the backend with autodiff.
 pub(crate) type Tracked<B> = FloatTensor<Autodiff<B>>;

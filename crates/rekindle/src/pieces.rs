@@ -13,7 +13,7 @@ use rekindle_plan::{Bytes, Name, Piece, Schedule};
 use crate::boundary::Parts;
 use crate::checks::Checks;
 use crate::kept::{self, KeptRow};
-use crate::node::{self, BALANCED, Job, Setup, TapeStrategy};
+use crate::node::{self, Job, Setup, TapeStrategy};
 use crate::seeds::Draws;
 use crate::stage::{AnyStage, Mode, Parameters};
 use crate::{Error, seeds, tail};
@@ -70,11 +70,16 @@ impl InPieces {
             };
             let Some(schedule) = schedule.filter(|_| first.index() == run.done) else { break };
             // Places are for the first piece alone.
-            let job = job.take().map_or_else(
-                || Job::without_places(schedule.clone()),
-                |job| Job { schedule: schedule.clone(), ..job },
-            );
-            run.planned(job)?;
+            run.planned(match job.take() {
+                Some(job) => Job { schedule, ..job },
+                None => Job::without_places(schedule),
+            })?;
+        }
+        if run.stages.len() > 0 {
+            let (done, left) = (run.done, run.stages.len());
+            return Err(Error::Run {
+                reason: format!("{done} stages ran, and {left} are in no piece; this is a bug in rekindle"),
+            });
         }
         run.device.seed(seeds::next());
         match run.closes && !nested {
@@ -91,36 +96,32 @@ impl InPieces {
         let ids = node::parameter_nodes(&self.stages, &self.parameters, input)?;
         // Where something is wrong with a stage, its node says what.
         let fits = |index: usize, option: Option<&Name>| {
-            let strategy = match option.map(Name::as_str) {
-                None => self.strategy,
-                Some(BALANCED) => TapeStrategy::Balanced,
-                Some(_) => return false,
-            };
-            ids[index].is_some() && self.stages[index].can_be_kept(strategy)
+            let strategy = node::strategy_of(option, self.strategy);
+            ids[index].is_some() && strategy.is_some_and(|strategy| self.stages[index].can_be_kept(strategy))
         };
-        let all = schedule.pieces(|stage, option| fits(stage.index(), option));
-        if all.iter().all(|piece| matches!(piece, Piece::Plain { .. })) {
-            return Ok(all);
-        }
+        let without = |shared: &HashSet<_>| {
+            let mut behind_balanced = None;
+            schedule.pieces(|stage, option| {
+                let index = stage.index();
+                // What lies between two balanced tapes of one graph would not be kept, but run again.
+                let apart = option.is_none() || behind_balanced != Some(index);
+                let shares = ids[index].iter().flatten().any(|id| shared.contains(id));
+                let may = apart && !shares && fits(index, option);
+                if may && option.is_some() {
+                    behind_balanced = Some(index + 1);
+                }
+                may
+            })
+        };
         // What several stages use is added up in Burn's order only where all of them, or none, are on the user's graph.
         let (mut seen, mut shared) = (HashSet::new(), HashSet::new());
         for of_stage in ids.iter().flatten() {
             let of_stage: HashSet<_> = of_stage.iter().copied().collect();
             shared.extend(of_stage.into_iter().filter(|id| !seen.insert(*id)));
         }
-        let mut balanced_before = None;
-        Ok(schedule.pieces(|stage, option| {
-            let index = stage.index();
-            let is_balanced = option.is_some();
-            // What lies between two balanced tapes of one graph would not be kept, but run again.
-            let apart = !(is_balanced && balanced_before == Some(index));
-            let shares = ids[index].iter().flatten().any(|id| shared.contains(id));
-            let may = apart && fits(index, option) && !shares;
-            if may && is_balanced {
-                balanced_before = Some(index + 1);
-            }
-            may
-        }))
+        let all = without(&HashSet::new());
+        let is_plain = all.iter().all(|piece| matches!(piece, Piece::Plain { .. }));
+        Ok(if is_plain || shared.is_empty() { all } else { without(&shared) })
     }
 }
 
@@ -143,10 +144,7 @@ impl Running {
     /// Runs the next stage on the user's graph. Gives how many nodes that made.
     fn plain(&mut self, option: Option<&Name>) -> Result<u64, Error> {
         let (Some(stage), Some(_)) = (self.stages.next(), self.parameters.next()) else { return Ok(0) };
-        let strategy = match option {
-            Some(_) => TapeStrategy::Balanced,
-            None => self.strategy,
-        };
+        let strategy = node::strategy_of(option, self.strategy).unwrap_or(self.strategy);
         let number = self.done + 1;
         let mut draws = self.draws.take(1);
         let device = &self.device;

@@ -20,7 +20,7 @@ use super::graph::{Guarded, Join, Strays, join, node, token};
 use super::sweep::{leaving_nodes, sweep_when, swept};
 use super::tensor::{AnyTensor, describe, size_of};
 use super::travel::Travel;
-use super::{BALANCED, GraphBackend, TapeStrategy, Tracked};
+use super::{GraphBackend, TapeStrategy, Tracked, strategy_of};
 use crate::boundary::Parts;
 use crate::checks::{Checks, Observation, Record};
 use crate::stage::{AnyStage, Mode};
@@ -271,12 +271,9 @@ impl<B: GraphBackend> BurnEngine<B> {
         input: OnDevice<B>,
         readers: Readers,
     ) -> Result<(Tape<B>, OnDevice<B>), Error> {
-        let strategy = match option.map(Name::as_str) {
-            None => self.strategy,
-            Some(BALANCED) => TapeStrategy::Balanced,
-            Some(other) => {
-                return Err(Error::UnknownOption { stage: self.number(stage), option: other.to_owned() });
-            }
+        let Some(strategy) = strategy_of(option, self.strategy) else {
+            let option = option.map(ToString::to_string).unwrap_or_default();
+            return Err(Error::UnknownOption { stage: self.number(stage), option });
         };
         let live = !std::mem::replace(&mut self.ran[stage.index()], true);
         if live && self.stages[stage.index()].is_due() {
