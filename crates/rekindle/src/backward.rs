@@ -43,9 +43,14 @@ pub fn backward<const D: usize>(loss: &Tensor<D>) -> Result<Gradients, Error> {
     if !loss.is_tracked() {
         return Err(Error::Untracked);
     }
-    let outer = CATCHING.replace(true);
     // A graph that was half gone through is not gone through again: Burn took its steps out before it ran them.
-    let result = catch_unwind(AssertUnwindSafe(|| loss.backward()));
+    catching(|| loss.backward())
+}
+
+/// Runs something whose panics, and what is raised in it, are errors.
+pub(crate) fn catching<T>(run: impl FnOnce() -> T) -> Result<T, Error> {
+    let outer = CATCHING.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(run));
     CATCHING.set(outer);
     result.map_err(|payload| match RAISED.take() {
         Some(error) if payload.is::<Raised>() => error,

@@ -9,7 +9,7 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops};
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Device, Shape};
-use rekindle_run::Executor;
+use rekindle_run::{Executor, RunError};
 
 use super::abandoned::{self, LetGo};
 use super::boundary::PartGradients;
@@ -17,9 +17,10 @@ use super::engine::BurnEngine;
 use super::{GraphBackend, Tracked};
 use crate::Error;
 use crate::backward::raise;
+use crate::checks::Checks;
 use crate::places::{FaultLog, note_faults};
-use crate::seeds;
 use crate::trace_handle::TraceHandle;
+use crate::{hand_over, seeds, stalled};
 
 /// What waits between the two halves.
 pub(super) struct Waiting<B: GraphBackend> {
@@ -120,6 +121,14 @@ impl<B: GraphBackend> Backward<B, 1> for Output {
     }
 }
 
+/// What comes of the second half, and what it was done with.
+type WentBack<B> = (Waiting<B>, Result<PartGradients<B>, RunError<Error>>);
+
+fn go_back<B: GraphBackend>(mut waiting: Waiting<B>, gradients: PartGradients<B>) -> WentBack<B> {
+    let result = waiting.executor.backward(&mut waiting.engine, gradients);
+    (waiting, result)
+}
+
 /// Runs the second half, once all outputs have parked theirs.
 #[derive(Debug)]
 pub(super) struct Hub;
@@ -173,7 +182,13 @@ impl<B: GraphBackend, const N: usize> Backward<B, N> for Hub {
         if let Err(error) = waiting.engine.check_disjoint() {
             raise(error);
         }
-        let result = waiting.executor.backward(&mut waiting.engine, gradients);
+        let (mut waiting, result) = match waiting.engine.record.checks() {
+            // Whoever takes gradients over does that on the thread that asked for it.
+            Checks::Checksums if !hand_over::is_wanted() => {
+                stalled::apart(move || go_back(waiting, gradients)).unwrap_or_else(|error| raise(error))
+            }
+            _ => go_back(waiting, gradients),
+        };
         note_faults(&waiting.faults, waiting.executor.faults());
         if let (Some(handle), Some(trace)) = (&waiting.trace, waiting.executor.trace()) {
             handle.set(trace.clone());

@@ -1,12 +1,14 @@
 //! Bad input is refused with words that help, before anything is computed wrongly, and never by hanging.
 
 use std::cell::RefCell;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use burn::module::Module;
 use burn::tensor::{Tensor, TensorData};
 use rekindle::{
-    Bytes, Error, NoModule, Plan, Profile, Region, Rule, Schedule, backward, checkpoint, expecting_hand_over,
+    Bytes, Checks, Error, NoModule, Plan, Profile, Region, Rule, Schedule, backward, checkpoint,
+    expecting_hand_over,
 };
 use rekindle_plan::{Action, StageProfile};
 
@@ -64,6 +66,45 @@ fn a_tracked_tensor_that_is_reached_in_the_recomputation_alone_ends_the_process_
     let y = region.stage("last", &NoModule, |_: &NoModule, x: Tensor<2>| x.sin()).forward(x.clone()).unwrap();
     SMUGGLED.set(Some(x * 2.0));
     y.sum().backward();
+}
+
+/// With checks on, the stage has a thread of its own, and whoever waits for it leaves with an error; so does the next one, and
+/// training goes on after both.
+#[test]
+#[cfg(target_os = "linux")]
+fn with_checks_a_tracked_tensor_that_is_reached_in_the_recomputation_alone_is_an_error() {
+    static HIDDEN: Mutex<Option<Tensor<2>>> = Mutex::new(None);
+    fn reaches(_: &NoModule, x: Tensor<2>) -> Tensor<2> {
+        let hidden = HIDDEN.lock().unwrap().clone();
+        x * hidden.unwrap()
+    }
+    let _alone = alone();
+    rekindle::give_up_after(Some(std::time::Duration::from_secs(1)));
+    let x = random([4, 8], &device()).require_grad();
+    let forward = |rule: &str| {
+        let constant = (x.clone() * 2.0).detach();
+        *HIDDEN.lock().unwrap() = Some(constant.clone());
+        let region = Region::new().stage("first", &NoModule, |_: &NoModule, x: Tensor<2>| x.sin());
+        let region = region.stage("reaches", &NoModule, reaches);
+        let region = region.stage("last", &NoModule, |_: &NoModule, x: Tensor<2>| x.sin());
+        region.rule(rule.parse().unwrap()).checks(Checks::Checksums).forward(x.clone() * 1.0).unwrap().sum()
+    };
+    // Untracked for the next stage, and on a tape.
+    for rule in ["full", "every-1"] {
+        let loss = forward(rule);
+        *HIDDEN.lock().unwrap() = Some(x.clone() * 2.0);
+        let error = backward(&loss).err().unwrap();
+        assert!(matches!(error, Error::TrackedCapture { stage: 2, .. }), "{rule}: {error}");
+    }
+    let loss = forward("full");
+    *HIDDEN.lock().unwrap() = Some(x.clone() * 2.0);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| loss.backward())).err().unwrap();
+    let words = panicked.downcast_ref::<String>().unwrap();
+    assert!(words.contains("rekindle: stage 2 (`reaches`) uses a tracked tensor"), "{words}");
+    rekindle::give_up_after(Some(std::time::Duration::from_secs(60)));
+    let gradients = backward(&forward("full")).unwrap();
+    let plain = rekindle::without_checkpointing(|| forward("full")).backward();
+    assert_eq!(x.grad(&gradients).unwrap().into_data(), x.grad(&plain).unwrap().into_data());
 }
 
 /// One that works for longer than a stage may stand still is left alone.
