@@ -13,7 +13,8 @@ pub enum Checks {
     #[default]
     Shapes,
     /// Also a checksum of every boundary's elements: finds a stage that depends on anything but its input, its
-    /// parameters and Burn's random numbers. Reads every boundary back to the host.
+    /// parameters and Burn's random numbers. Reads every boundary back to the host, and runs stages again on a thread of
+    /// their own, so that one that waits for the user's graph is an error, too: see [`give_up_after`](crate::give_up_after).
     Checksums,
 }
 

@@ -25,20 +25,68 @@ pub struct KeptRow {
     pub what: String,
     /// Element type and shape; `None` for a tape, which is many tensors.
     pub tensor: Option<String>,
-    /// Its size; `None` for a tape, which has to be measured.
+    /// Its size; `None` for a tape that could not be traced.
     pub bytes: Option<Bytes>,
+    /// What a tape is made of, in the order in which the stage makes it.
+    pub tape: Vec<TapeTensor>,
     /// What it is kept for.
     pub why: String,
 }
 
+/// A tensor of a tape.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TapeTensor {
+    /// Element type and shape.
+    pub tensor: String,
+    /// Its size.
+    pub bytes: Bytes,
+    /// The operation that wrote it, as Burn calls it.
+    pub made_by: String,
+    /// It is what the stage returns, and the input of the next.
+    pub is_output: bool,
+}
+
+impl TapeTensor {
+    fn why(&self) -> String {
+        match self.is_output {
+            true => format!("made by {}, the stage's output", self.made_by),
+            false => format!("made by {}", self.made_by),
+        }
+    }
+}
+
+/// What a tape is made of, while somebody lists it. The stage's function is called for it, on tensors without values.
+#[cfg(feature = "capture")]
+pub(crate) fn tape_of(
+    stage: &dyn crate::stage::AnyStage,
+    input: &crate::boundary::Parts,
+    strategy: crate::node::TapeStrategy,
+) -> Option<Vec<TapeTensor>> {
+    // Not while it is borrowed: the stage may have regions of its own.
+    LISTING
+        .with_borrow(Option::is_some)
+        .then(|| without_listing(|| crate::traced::tape_of(stage, input, strategy)))?
+}
+
+#[cfg(not(feature = "capture"))]
+pub(crate) fn tape_of(
+    _: &dyn crate::stage::AnyStage,
+    _: &crate::boundary::Parts,
+    _: crate::node::TapeStrategy,
+) -> Option<Vec<TapeTensor>> {
+    None
+}
+
 impl KeptRow {
-    /// The tape of a stage, by its number from 1.
-    pub(crate) fn tape(stage: &str, number: usize) -> Self {
+    /// The tape of a stage, by its number from 1, and what it is made of, if that is known.
+    pub(crate) fn tape(stage: &str, number: usize, tape: Option<Vec<TapeTensor>>) -> Self {
         Self {
             stage: stage.to_owned(),
             what: format!("tape {number}"),
             tensor: None,
-            bytes: None,
+            bytes: tape.as_ref().map(|tape| tape.iter().map(|tensor| tensor.bytes).sum()),
+            tape: tape.unwrap_or_default(),
             why: "the backward pass reads it; the stage is not run again".to_owned(),
         }
     }
@@ -52,21 +100,36 @@ impl KeptList {
 
     /// The size of all boundaries in the list.
     pub fn boundary_bytes(&self) -> Bytes {
-        self.rows.iter().filter_map(|row| row.bytes).sum()
+        self.rows.iter().filter(|row| row.tensor.is_some()).filter_map(|row| row.bytes).sum()
+    }
+
+    /// The size of all tapes in the list that could be traced.
+    pub fn tape_bytes(&self) -> Bytes {
+        self.rows.iter().filter(|row| row.tensor.is_none()).filter_map(|row| row.bytes).sum()
     }
 }
 
 impl fmt::Display for KeptList {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let header = ["stage", "kept", "tensor", "bytes", "why"].map(str::to_owned);
-        let cells = self.rows.iter().map(|row| {
-            [
+        let cells = self.rows.iter().flat_map(|row| {
+            let whole = [
                 row.stage.clone(),
                 row.what.clone(),
                 row.tensor.clone().unwrap_or_else(|| "-".to_owned()),
                 row.bytes.map_or_else(|| "-".to_owned(), |bytes| bytes.get().to_string()),
                 row.why.clone(),
-            ]
+            ];
+            let each = row.tape.iter().map(|tensor| {
+                [
+                    String::new(),
+                    String::new(),
+                    tensor.tensor.clone(),
+                    tensor.bytes.get().to_string(),
+                    tensor.why(),
+                ]
+            });
+            std::iter::once(whole).chain(each)
         });
         let cells: Vec<[String; 5]> = std::iter::once(header).chain(cells).collect();
         let width = |column: usize| cells.iter().map(|row| row[column].len()).max().unwrap_or(0);
@@ -75,11 +138,19 @@ impl fmt::Display for KeptList {
             let [a, b, c, d] = widths;
             writeln!(formatter, "{stage:a$}  {what:b$}  {tensor:c$}  {bytes:>d$}  {why}")?;
         }
-        write!(formatter, "boundaries in all: {}", self.boundary_bytes())
+        write!(formatter, "boundaries in all: {}", self.boundary_bytes())?;
+        match self.tape_bytes() {
+            Bytes::ZERO => Ok(()),
+            bytes => write!(formatter, ", tapes: {bytes}"),
+        }
     }
 }
 
-/// Runs a forward pass and lists what its regions keep for the backward pass.
+/// Runs a forward pass and lists what its regions keep for the backward pass: each boundary, and of each tape the tensors that it
+/// is made of.
+///
+/// A tape is traced, as [`trace`](crate::trace) does it: its stage's function is called twice more, on tensors without values.
+/// Of a stage that asks for values, or in a build without the feature `capture`, the list says only that its tape is kept.
 ///
 /// ```
 /// use burn::nn::{Linear, LinearConfig};
@@ -97,17 +168,26 @@ impl fmt::Display for KeptList {
 /// # Ok::<(), rekindle::Error>(())
 /// ```
 pub fn what_is_kept<T>(forward: impl FnOnce() -> T) -> (T, KeptList) {
-    /// Puts back what an outer listing had, also when the forward pass panics.
-    struct Restore(Option<Vec<KeptRow>>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            LISTING.set(self.0.take());
-        }
-    }
     let _restore = Restore(LISTING.replace(Some(Vec::new())));
     let output = forward();
     let rows = LISTING.take().unwrap_or_default();
     (output, KeptList { rows })
+}
+
+/// Puts back what an outer listing had, also when the forward pass panics.
+struct Restore(Option<Vec<KeptRow>>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        LISTING.set(self.0.take());
+    }
+}
+
+/// Runs something that does not belong to the listing.
+#[cfg(feature = "capture")]
+fn without_listing<T>(run: impl FnOnce() -> T) -> T {
+    let _restore = Restore(LISTING.take());
+    run()
 }
 
 /// Adds to the listing, if there is one.

@@ -118,7 +118,7 @@ pub use description::{Description, Difference, StageDescription};
 pub use dropout::{Dropout, DropoutConfig};
 pub use error::Error;
 pub use hand_over::{Take, backward_handing_over, expecting_hand_over};
-pub use kept::{KeptList, KeptRow, what_is_kept};
+pub use kept::{KeptList, KeptRow, TapeTensor, what_is_kept};
 pub use node::sweep;
 pub use places::Places;
 pub use planned::{PLANNED_FORMAT, Planned};

@@ -162,13 +162,14 @@ impl Running {
             }
         }
         stage.count_run();
+        let tape = kept::tape_of(stage.as_ref(), &self.boundary, strategy);
         let before = node::nodes_made();
         let input = std::mem::take(&mut self.boundary);
         self.boundary = call(Mode::Kept, strategy, input)?;
         self.boundary.set_strategy(self.strategy);
         self.draws.go_on_from(draws.stopped());
         self.done = number;
-        kept::note(|| vec![KeptRow::tape(stage.name(), number)]);
+        kept::note(|| vec![KeptRow::tape(stage.name(), number, tape)]);
         Ok(node::nodes_made().saturating_sub(before))
     }
 

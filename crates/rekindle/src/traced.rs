@@ -9,6 +9,7 @@ use rekindle_plan::{Bytes, Nanos, Profile, StageProfile, TapeOption};
 
 use crate::Error;
 use crate::boundary::{Boundary, Parts};
+use crate::kept::TapeTensor;
 use crate::node::{TapeStrategy, leaving_nodes, sweep_when};
 use crate::region::Region;
 use crate::stage::AnyStage;
@@ -115,6 +116,20 @@ where
         Ok((traced, _)) => traced,
         Err(reason) => Err(Error::Untraceable { stage: 0, name: model.to_owned(), reason }.into()),
     }
+}
+
+/// The tensors that a stage's tape keeps, if it can be traced.
+pub(crate) fn tape_of(
+    stage: &dyn AnyStage,
+    input: &Parts,
+    strategy: TapeStrategy,
+) -> Option<Vec<TapeTensor>> {
+    let input = Outline::of(input);
+    leaving_nodes(|| {
+        let free = capture::record(stage, &input, Run::Free).ok()?;
+        let taped = capture::record(stage, &input, Run::Taped(strategy)).ok()?;
+        Some(tape::tensors(&taped.recording, &free.recording))
+    })
 }
 
 /// What [`trace`] found.

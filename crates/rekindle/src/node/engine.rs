@@ -23,6 +23,7 @@ use super::travel::Travel;
 use super::{GraphBackend, TapeStrategy, Tracked, strategy_of};
 use crate::boundary::Parts;
 use crate::checks::{Checks, Observation, Record};
+use crate::kept::{self, TapeTensor};
 use crate::stage::{AnyStage, Mode};
 use crate::{Error, hand_over, memory, seeds, stalled, tail};
 
@@ -123,6 +124,8 @@ pub(super) struct BurnEngine<B: GraphBackend> {
     pub(super) deferred: Option<Deferred<B>>,
     /// Tokens of the tapes that were recorded in the forward half.
     pub(super) taped_live: Vec<(Stage, Tracked<B>)>,
+    /// What the tapes of the forward half are made of, where somebody lists it.
+    pub(super) listed: HashMap<Stage, Vec<TapeTensor>>,
     pub(super) record: Record,
     pub(super) travel: Travel<B>,
     /// What has been added up for each outer parameter so far, by this backward pass.
@@ -219,7 +222,7 @@ impl<B: GraphBackend> BurnEngine<B> {
                 false => None,
                 true => Some(crate::checks::checksum(&part.read()?)),
             };
-            Ok(Observation { what: describe(dtype, &shape), checksum })
+            Ok(Observation { what: describe(dtype, shape.as_slice()), checksum })
         });
         let mut observed = observed.collect::<Result<Vec<_>, Error>>()?;
         // Numbers, lengths, which of several variants: what follows may depend on it as on a tensor.
@@ -324,7 +327,11 @@ impl<B: GraphBackend> BurnEngine<B> {
         }
         let structure = input.structure.to_vec();
         let mode = Mode::Taped { live, strategy };
-        let ran = self.run_for(stage, mode, Parts { tensors, structure }, readers)?;
+        let parts = Parts { tensors, structure };
+        if live && let Some(tape) = kept::tape_of(self.stages[stage.index()].as_ref(), &parts, strategy) {
+            self.listed.insert(stage, tape);
+        }
+        let ran = self.run_for(stage, mode, parts, readers)?;
         let expected = self.parameters[stage.index()].len();
         if ran.leaves.len() != expected {
             // The stage owns its module, so this cannot come from outside.

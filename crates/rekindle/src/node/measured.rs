@@ -27,7 +27,7 @@ impl<B: GraphBackend> Measurable for BurnEngine<B> {
         stage.kind().hash(&mut hash);
         for part in &input.parts {
             let (dtype, shape) = part.dtype_and_shape();
-            (describe(dtype, &shape), part.wanted()).hash(&mut hash);
+            (describe(dtype, shape.as_slice()), part.wanted()).hash(&mut hash);
         }
         input.structure.hash(&mut hash);
         let side = stage.side();

@@ -303,6 +303,7 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
         end: None,
         deferred: None,
         taped_live: Vec::new(),
+        listed: HashMap::new(),
         stages: setup.stages,
         parameters: ids,
         strategy,
@@ -394,14 +395,18 @@ fn rows_of<B: GraphBackend>(executor: &Executor<BurnEngine<B>>, engine: &BurnEng
                 KeptRow {
                     stage: name(reader),
                     what: format!("x{}, the stage's input", engine.first + reader),
-                    tensor: Some(describe(dtype, &shape)),
+                    tensor: Some(describe(dtype, shape.as_slice())),
                     bytes: Some(size_of(dtype, &shape)),
+                    tape: Vec::new(),
                     why: "the backward pass runs the stage again from here".to_owned(),
                 }
             });
             rows.collect::<Vec<_>>()
         }
-        Kept::Tape(stage) => vec![KeptRow::tape(&name(stage.index()), engine.number(stage))],
+        Kept::Tape(stage) => {
+            let tape = engine.listed.get(&stage).cloned();
+            vec![KeptRow::tape(&name(stage.index()), engine.number(stage), tape)]
+        }
     });
     rows.collect()
 }

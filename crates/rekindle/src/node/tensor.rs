@@ -78,7 +78,7 @@ from_any_tensor!(Bool, "bool", |dtype| dtype.is_bool());
 
 impl AnyTensor {
     pub(crate) fn describe(&self) -> String {
-        describe(self.0.dtype(), &self.0.shape())
+        describe(self.0.dtype(), self.0.shape().as_slice())
     }
 
     /// Puts element type and shape into a hash.
@@ -224,8 +224,8 @@ impl AnyTensor {
     }
 }
 
-pub(super) fn describe(dtype: DType, shape: &Shape) -> String {
-    format!("{}{:?}", dtype.name(), shape.as_slice())
+pub(crate) fn describe(dtype: DType, shape: &[usize]) -> String {
+    format!("{}{shape:?}", dtype.name())
 }
 
 pub(super) fn size_of(dtype: DType, shape: &Shape) -> Bytes {

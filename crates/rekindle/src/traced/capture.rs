@@ -22,7 +22,7 @@ use burn::tensor::{
     Bool, CaptureError, CapturedGraph, CompletedCaptureScope, DType, Device, Int, Shape, Tensor, TensorId,
 };
 
-use super::kind::kind_of;
+use super::kind::{kind_of, name_of};
 use super::layout;
 use super::operation::{Operation, Recording, Value, product};
 use crate::Error;
@@ -281,12 +281,12 @@ impl Traced {
             let mut value = |tensor: &TensorIr| Value {
                 id: number(tensor.id),
                 shape: tensor.shape.as_slice().to_vec(),
-                element_bytes: tensor.dtype.size() as u64,
+                dtype: tensor.dtype,
                 last: tensor.status == TensorStatus::ReadWrite,
             };
             let reads = operation.inputs().map(&mut value).collect();
             let makes = operation.outputs().map(&mut value).collect();
-            recording.operations.push(Operation { kind, reads, makes });
+            recording.operations.push(Operation { name: name_of(&operation), kind, reads, makes });
         }
         layout::settle(&mut recording.operations);
         recording.given = self.given.into_iter().map(&mut number).collect();

@@ -1,11 +1,43 @@
 //! What each of Burn's operations does with memory and time.
 
+use std::fmt::Write;
+
 use burn::backend::ir::{
     BaseOperationIr, FloatOperationIr, IntOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr,
     TensorIr,
 };
 
 use super::operation::{Kind, View, product};
+
+/// What Burn calls an operation: the innermost of its variants.
+pub(super) fn name_of(operation: &OperationIr) -> String {
+    /// The beginning of a text. What follows, which is all of the operation's tensors, is not written.
+    struct Beginning(String);
+    impl Write for Beginning {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            self.0.push_str(text);
+            // Such as `NumericFloat(F32, Mul(BinaryOpIr {`.
+            match self.0.contains('{') {
+                true => Err(std::fmt::Error),
+                false => Ok(()),
+            }
+        }
+    }
+    let mut beginning = Beginning(String::new());
+    // An error says that it has seen enough.
+    let _ = write!(beginning, "{operation:?}");
+    let variants = beginning.0.split('{').next().unwrap_or_default();
+    let mut names = variants.split(['(', ')', ',', ' ']).filter(|name| !name.is_empty()).rev();
+    let innermost = names.find(|name| !name.ends_with("Ir")).unwrap_or("operation");
+    let mut name = String::with_capacity(innermost.len() + 2);
+    for letter in innermost.chars() {
+        if letter.is_uppercase() && !name.is_empty() {
+            name.push(' ');
+        }
+        name.extend(letter.to_lowercase());
+    }
+    name
+}
 
 /// What an operation does with memory and time.
 pub(super) fn kind_of(operation: &OperationIr) -> Kind {

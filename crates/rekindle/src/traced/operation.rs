@@ -1,12 +1,14 @@
 //! What was written down of a stage: operations with shapes, and which tensors are which.
 
+use burn::tensor::DType;
+
 /// A tensor that an operation reads or makes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Value {
     /// Counts from zero within a recording, in the order of appearance.
     pub(super) id: usize,
     pub(super) shape: Vec<usize>,
-    pub(super) element_bytes: u64,
+    pub(super) dtype: DType,
     /// For a tensor that is read: nobody else holds it, so the operation may write into its memory.
     pub(super) last: bool,
 }
@@ -17,7 +19,7 @@ impl Value {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.elements().saturating_mul(self.element_bytes)
+        self.elements().saturating_mul(self.dtype.size() as u64)
     }
 }
 
@@ -28,6 +30,8 @@ pub(super) fn product(sizes: &[usize]) -> u64 {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Operation {
+    /// What Burn calls it.
+    pub(super) name: String,
     pub(super) kind: Kind,
     pub(super) reads: Vec<Value>,
     pub(super) makes: Vec<Value>,

@@ -2,8 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use rekindle_plan::Bytes;
+
 use super::layout::Layouts;
 use super::operation::{Kind, Operation, Recording};
+use crate::kept::TapeTensor;
+use crate::node::describe;
 
 /// The bytes of a taped run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -19,14 +23,7 @@ pub(super) struct TapedBytes {
 pub(super) fn taped(recording: &Recording, free: &Recording) -> TapedBytes {
     let memory = Memory::of(recording);
     let (forward, end) = (recording.forward, recording.operations.len());
-    let outputs = memory.blocks_of(&recording.outputs);
-    let held = memory.blocks_of(&held(recording, free));
-    let is_kept = |index: usize| {
-        let block = &memory.blocks[index];
-        let read_back = block.last_read.is_some_and(|last| last >= forward) || held.contains(&index);
-        !block.given && block.made < forward && (read_back || outputs.contains(&index))
-    };
-    let kept: HashSet<usize> = (0..memory.blocks.len()).filter(|index| is_kept(*index)).collect();
+    let kept: HashSet<usize> = kept(&memory, recording, free).collect();
     let tape = kept.iter().fold(0, |sum: u64, index| sum.saturating_add(memory.blocks[*index].bytes));
 
     let there = |index: usize| !memory.blocks[index].given && memory.blocks[index].made < forward;
@@ -68,6 +65,41 @@ pub(super) fn taped(recording: &Recording, free: &Recording) -> TapedBytes {
         forward_extra: forward_peak.saturating_sub(tape),
         backward_extra: backward_peak.saturating_sub(tape).saturating_sub(gradient),
     }
+}
+
+/// The blocks that a tape keeps, in the order in which they are made.
+fn kept(memory: &Memory, recording: &Recording, free: &Recording) -> impl Iterator<Item = usize> {
+    let forward = recording.forward;
+    let outputs = memory.blocks_of(&recording.outputs);
+    let held = memory.blocks_of(&held(recording, free));
+    let is_kept = move |index: &usize| {
+        let block = &memory.blocks[*index];
+        let read_back = block.last_read.is_some_and(|last| last >= forward) || held.contains(index);
+        !block.given && block.made < forward && (read_back || outputs.contains(index))
+    };
+    (0..memory.blocks.len()).filter(is_kept)
+}
+
+/// The tensors that a tape keeps, in the order in which they are made, each with the operation that wrote it last.
+pub(super) fn tensors(recording: &Recording, free: &Recording) -> Vec<TapeTensor> {
+    let memory = Memory::of(recording);
+    let outputs = memory.blocks_of(&recording.outputs);
+    let ahead = &recording.operations[..recording.forward];
+    let tensor = |block: usize| {
+        let written = ahead.iter().filter(|operation| !matches!(operation.kind, Kind::View(_)));
+        let of_block = written.rev().find_map(|operation| {
+            let made = operation.makes.iter().find(|made| memory.of.get(&made.id) == Some(&block))?;
+            Some((operation, made))
+        });
+        let (operation, made) = of_block?;
+        Some(TapeTensor {
+            tensor: describe(made.dtype, &made.shape),
+            bytes: Bytes::new(memory.blocks[block].bytes),
+            made_by: operation.name.clone(),
+            is_output: outputs.contains(&block),
+        })
+    };
+    kept(&memory, recording, free).filter_map(tensor).collect()
 }
 
 /// The tensors that a tape holds without ever reading them.
@@ -241,15 +273,17 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::DType;
+
     use super::super::operation::{Value, View};
     use super::*;
 
     fn value(id: usize, shape: &[usize]) -> Value {
-        Value { id, shape: shape.to_vec(), element_bytes: 4, last: false }
+        Value { id, shape: shape.to_vec(), dtype: DType::F32, last: false }
     }
 
     fn operation(kind: Kind, reads: Vec<Value>, makes: Vec<Value>) -> Operation {
-        Operation { kind, reads, makes }
+        Operation { name: "made up".to_owned(), kind, reads, makes }
     }
 
     /// x -> a -> view of a -> y, where the backward reads the view.
@@ -277,6 +311,10 @@ mod tests {
         };
         let bytes = taped(&recording, &Recording::default());
         assert_eq!(bytes.tape, 32 + 16, "the memory of 1 and 2, and the output");
+        let listed = tensors(&recording, &Recording::default());
+        let listed: Vec<_> =
+            listed.iter().map(|one| (one.tensor.as_str(), one.bytes.get(), one.is_output)).collect();
+        assert_eq!(listed, [("f32[2, 4]", 32, false), ("f32[4]", 16, true)]);
         assert_eq!((bytes.gradient, bytes.forward_extra), (16, 0));
         // At the first operation: 32 of the tape, 16 of the gradient, 32 made. The output is dead by then.
         assert_eq!(bytes.backward_extra, (32 + 16 + 32) - (48 + 16));

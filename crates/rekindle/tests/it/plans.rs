@@ -85,9 +85,28 @@ fn the_listing_says_what_is_kept_and_why() {
     assert_eq!(rows, [("block.0", "x0, the stage's input"), ("block.2", "tape 3"), ("block.3", "tape 4")]);
     assert_eq!(kept.rows()[0].tensor.as_deref(), Some("f32[4, 8]"));
     assert_eq!(kept.boundary_bytes(), Bytes::new(4 * 8 * 4));
-    assert!(
-        kept.to_string().contains("block.0  x0, the stage's input  f32[4, 8]    128  the backward pass runs")
-    );
+    let input =
+        "block.0  x0, the stage's input  f32[4, 8]     128  the backward pass runs the stage again from here";
+    assert!(kept.to_string().contains(input), "{kept}");
+    #[cfg(feature = "capture")]
+    {
+        let tape = "\
+block.2  tape 3                 -            1184  the backward pass reads it; the stage is not run again
+                                f32[4, 8]     128  made by sub
+                                f32[4, 1]      16  made by add scalar
+                                f32[4, 1]      16  made by sqrt
+                                f32[4, 8]     128  made by div
+                                f32[4, 8]     128  made by add
+                                f32[4, 16]    256  made by add
+                                f32[4, 16]    256  made by tanh
+                                f32[4, 8]     128  made by add, the stage's output
+                                f32[4, 8]     128  made by random
+block.3";
+        assert!(kept.to_string().contains(tape), "{kept}");
+        assert!(kept.to_string().ends_with("boundaries in all: 128 B, tapes: 2.3 KiB"), "{kept}");
+        // On the user's graph as on one of the plan's own.
+        assert_eq!(kept.rows()[1].tape, list(Rule::StoreAll).rows()[2].tape);
+    }
     assert_eq!(list(Rule::Full).rows().len(), 1);
     assert_eq!(list(Rule::EVERY_ONE).rows().len(), 4);
     assert_eq!(what_is_kept(|| ()).1.rows().len(), 0);
