@@ -67,7 +67,8 @@ pub struct Predicted {
     pub recompute_ns: Nanos,
     /// A time that no plan of the solver's class within the budget can beat.
     pub lower_bound_ns: Nanos,
-    /// How many stage forwards the step runs, taped ones included.
+    /// How many stage forwards the step runs, taped ones included; 0 in a file that does not say.
+    #[serde(default)]
     pub forwards: u64,
 }
 
