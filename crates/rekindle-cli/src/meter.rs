@@ -93,6 +93,13 @@ pub(crate) fn rest() {
     }
 }
 
+/// Has the threads make what they keep for good, so that no step seems to take it. A pool knows nothing of that.
+pub(crate) fn make_scratch() {
+    if !is_pool() {
+        memory::make_scratch();
+    }
+}
+
 /// Gives what a pool has in reserve back to its device, so that what it takes next is what is needed.
 pub(crate) fn give_back() {
     if let Some(pool) = POOL.get() {

@@ -88,6 +88,16 @@ pub(crate) struct Planning<'a> {
     pub(crate) flag: &'static str,
 }
 
+impl Planning<'_> {
+    /// What is held the whole time.
+    fn holding(&self) -> &'static str {
+        match self.flag {
+            "--memory " => "weights, the optimizer's state, scratch memory of threads",
+            _ => "sums of gradients",
+        }
+    }
+}
+
 /// How much a plan of parts has to save of the time in which every stage runs once forth and back, beside one of blocks.
 ///
 /// Parts run in a step take longer than the same parts measured alone: what they read has left the caches by then, and each run of them
@@ -268,7 +278,8 @@ fn plan<M: Trainable>(
                 Bytes::ZERO => Failure::request(error, hint),
                 _ => Failure::request(
                     anyhow::Error::new(error).context(format!(
-                        "{held} are held the whole time, such as sums of gradients, which leaves {budget} of the budget"
+                        "{held} are held the whole time ({}), which leaves {budget} of the budget",
+                        planning.holding()
                     )),
                     hint,
                 ),

@@ -50,6 +50,8 @@ struct Summary {
     #[serde(skip_serializing_if = "Option::is_none")]
     held_out: Option<Learned>,
     peak_bytes: Bytes,
+    /// The highest peak of those that [`peak_bytes`](Self::peak_bytes) is the median of. A budget is held against this one.
+    most_bytes: Bytes,
     plain_peak_bytes: Bytes,
     step_ns: Nanos,
     plain_step_ns: Nanos,
@@ -229,6 +231,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let places = arguments.places.open()?;
     let mut data = kind.data().seeded(size.seed);
     let empty = meter::live();
+    meter::make_scratch();
     if let Some(path) = &arguments.save {
         files::check_writable(path)?;
     }
@@ -260,6 +263,8 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         }
         eprintln!("going on after step {first}");
     }
+    // Before anybody asks what training holds: these examples are there the whole time.
+    let held_out = HeldOut::look(&data, size, &device);
     let beside = sample.beside(&model)?;
     let mut known = Knowledge::default();
     let mut adaptive = match arguments.adaptive {
@@ -329,7 +334,6 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
             report::signed_percent(over)
         );
     }
-    let held_out = HeldOut::look(&data, size, &device);
     let accuracy_before = held_out.as_ref().map(|held_out| held_out.accuracy(&model)).transpose()?;
     let pace = Rate { units: K::UNITS, per_step: size.batch * kind.units() };
     let limit = || match ready.budget_bytes().map(|bytes| beside.with(bytes)) {
@@ -341,6 +345,8 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     };
     let mut progress =
         Progress::start(arguments.tui, all_steps, described.clone(), pace, name.clone(), limit)?;
+    // Each step has a batch of its own, in the place of this one.
+    drop(sample);
     let start = Instant::now();
     let mut losses = Vec::with_capacity(all_steps as usize);
     let (mut last_norm, mut clips) = (None, 0);
@@ -471,6 +477,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         pace: pace.after(u64::from(steps), seconds),
         held_out,
         peak_bytes: against.ours.0,
+        most_bytes: against.most,
         plain_peak_bytes: against.plain.0,
         step_ns: against.ours.1,
         plain_step_ns: against.plain.1,
@@ -518,8 +525,8 @@ fn over_budget(summary: &Summary, memory: Option<Target>) -> Result<(), Failure>
         ));
     }
     match summary.budget_bytes {
-        Some(budget) if summary.peak_bytes > budget => Err(Failure::failed(
-            anyhow::anyhow!("the step took {} at its peak, but the budget is {budget}", summary.peak_bytes),
+        Some(budget) if summary.most_bytes > budget => Err(Failure::failed(
+            anyhow::anyhow!("a step took {} at its peak, but the budget is {budget}", summary.most_bytes),
             "measure again with nothing else running, or give a larger --margin",
         )),
         _ => Ok(()),
@@ -548,6 +555,8 @@ fn prediction(ready: &Ready, known: Option<&Known>, parts: u64, beside: Beside) 
 /// Peak and median time of both, and how their gradients compare.
 struct AgainstPlain {
     ours: (Bytes, Nanos),
+    /// The highest of our peaks.
+    most: Bytes,
     plain: (Bytes, Nanos),
     overhead: f64,
     gradients: Comparison,
@@ -562,7 +571,6 @@ fn against_plain<M: Trainable>(
 ) -> Result<AgainstPlain, Failure> {
     let bar = report::bar(2 * ROUNDS as u64, "comparing with plain training");
     let (mut ours, mut plain) = (Vec::new(), Vec::new());
-    // Medians, too: a thread that works for the first time allocates scratch memory for good, whatever the plan.
     let (mut our_peaks, mut plain_peaks) = (Vec::new(), Vec::new());
     let mut gradients = Comparison::default();
     for _ in 0..ROUNDS {
@@ -580,6 +588,7 @@ fn against_plain<M: Trainable>(
     let ratios: Vec<f64> = ours.iter().zip(&plain).map(|(ours, plain)| ours.ratio(*plain)).collect();
     Ok(AgainstPlain {
         ours: (median(&our_peaks).unwrap_or_default(), median(&ours).unwrap_or_default()),
+        most: our_peaks.iter().copied().max().unwrap_or_default(),
         plain: (median(&plain_peaks).unwrap_or_default(), median(&plain).unwrap_or_default()),
         overhead: median(&ratios).unwrap_or(1.0) - 1.0,
         gradients,

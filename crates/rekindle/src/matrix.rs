@@ -92,6 +92,20 @@ pub(crate) fn multiply(target: &mut [f32], shape: Shape, into: Into, scale: f32,
     run(target, shape, into, scale, factors);
 }
 
+/// Has this thread make the scratch memory that products of matrices keep for each thread.
+pub(crate) fn make_scratch() {
+    const SIDE: usize = 64;
+    let elements = [0.0; SIDE * SIDE];
+    let mut target = elements;
+    let factor = Matrix::new(&elements, SIDE, SIDE);
+    // Which of them packs where is the library's affair.
+    for a in [factor, factor.transposed()] {
+        for b in [factor, factor.transposed()] {
+            multiply(&mut target, Shape::by_rows(SIDE, SIDE, SIDE), Into::Over, 1.0, [a, b]);
+        }
+    }
+}
+
 /// `a` times `b`, row after row, on all threads. The bits do not depend on how many they are.
 pub(crate) fn product([a, b]: [Matrix<'_>; 2]) -> Vec<f32> {
     let (rows, columns) = (a.shape.rows, b.shape.columns);

@@ -247,6 +247,15 @@ pub fn keep_freed() -> bool {
     false
 }
 
+/// Has every thread that operations of tensors are shared among, and this one, make the scratch memory that it keeps for good.
+///
+/// On processors the first product of matrices that a thread has a part in makes it: as much as the thread's cache, in the
+/// middle of some step, which would seem to take that much more. [`measure`](crate::measure) and whatever plans do this first.
+pub fn make_scratch() {
+    rayon::broadcast(|_| crate::matrix::make_scratch());
+    crate::matrix::make_scratch();
+}
+
 /// Hands memory that was freed and kept back to the system, now; whether there was any. For a program that called
 /// [`keep_freed`] and learns that others need it.
 pub fn give_back() -> bool {

@@ -37,6 +37,7 @@ pub fn measure<M: Staged + ?Sized>(
     measuring: Measuring,
     progress: &mut dyn FnMut(usize, &str),
 ) -> Result<Measurement, Error> {
+    crate::memory::make_scratch();
     let (region, input) = model.stages(sample);
     let found = region.measure(input, measuring, progress)?;
     match found.sized {

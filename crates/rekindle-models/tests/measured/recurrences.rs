@@ -85,10 +85,9 @@ fn an_optimal_plan_keeps_its_budget() {
             let budget = Bytes::new((plain.get() as f64 * part) as u64);
             let planner = Planner::new(Budget::bytes(budget)).profile(profile.clone(), 0.0);
             let planned = planner.plan(&net.fine(), &batch).unwrap();
-            // The lower of two: a thread that works for the first time allocates scratch memory, whatever the plan.
             let runs = [0, 1].map(|_| step(&net, &net.fine(), &batch, (&planned).into()));
             assert!(runs[0].0 == expected, "{part}");
-            let peak = runs[0].1.min(runs[1].1);
+            let peak = runs[0].1.max(runs[1].1);
             assert!(peak <= budget, "{part}: {peak} over {budget}");
         }
     });
