@@ -83,7 +83,7 @@ pub struct StageProfile {
     /// What is alive only while its forward runs, beyond input and output (or tape).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub forward_extra_bytes: Bytes,
-    /// The same of a taped forward, when that is not as much: what a tape keeps anyhow is no workspace of it.
+    /// The same of a taped forward, when that is another: what a tape keeps anyhow is no workspace of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub taped_extra_bytes: Option<Bytes>,
     /// What is alive only while its backward runs, beyond the tape and the gradient it starts from. The gradient it

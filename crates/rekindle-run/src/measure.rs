@@ -248,7 +248,9 @@ fn measure_stage<E: Measurable>(
     let mine = engine.parameter_gradient_bytes(stage).get();
     let backward_extra = own.backward.extra();
     let taped = [&own].into_iter().chain(&others);
-    let forward_extra = taped.map(|taped| taped.forward.extra()).max().unwrap_or(0);
+    // Two numbers: without a tape an engine may leave behind what nobody asks for until it sweeps, and with one it keeps it.
+    let taped_extra = taped.map(|taped| taped.forward.extra()).max().unwrap_or(0);
+    let free_extra = free.extra().saturating_sub(output_bytes.get());
     let tape_bytes =
         |taped: &TapedRuns| Bytes::new(median(&taped.tapes) + passed_bytes.get()).max(output_bytes);
     let gradient = median(&own.gradients);
@@ -278,9 +280,8 @@ fn measure_stage<E: Measurable>(
             backward_ns,
             // A noisy clock must not save more than there is.
             unread_ns: forwards.fold(forward_ns, Nanos::min).min(unread_ns),
-            forward_extra_bytes: Bytes::new(
-                forward_extra.max(free.extra().saturating_sub(output_bytes.get())),
-            ),
+            forward_extra_bytes: Bytes::new(free_extra),
+            taped_extra_bytes: (taped_extra != free_extra).then(|| Bytes::new(taped_extra)),
             backward_extra_bytes: Bytes::new(backward_extra.saturating_sub(mine)),
             gradient_bytes: (gradient != output_bytes.get()).then(|| Bytes::new(gradient)),
             options,
