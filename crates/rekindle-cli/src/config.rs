@@ -62,7 +62,7 @@ pub(crate) fn parse() -> Result<Arguments, Failure> {
             Err(error) if error.kind() == clap::error::ErrorKind::ArgumentConflict => {
                 return Err(refuse(ConfigError::contradicts_itself(&file, &merged.used, error)));
             }
-            _ => eprintln!("{note}"),
+            _ => tell!("{note}"),
         }
     }
     let parsed = parsed.and_then(|matches| Arguments::from_arg_matches(&matches));

@@ -148,14 +148,14 @@ fn write(
     };
     let html = page.html().map_err(refused)?;
     files::write(&arguments.output, &html)?;
-    eprintln!("wrote {}", arguments.output.display());
+    tell!("wrote {}", arguments.output.display());
     if arguments.svg {
         for figure in Figure::ALL {
             match page.svg(figure) {
                 Ok(svg) => {
                     let path = beside(&arguments.output, figure);
                     files::write(&path, &svg)?;
-                    eprintln!("wrote {}", path.display());
+                    tell!("wrote {}", path.display());
                 }
                 // Nothing is known of it; the page leaves it out as well.
                 Err(ReportError::NothingToDraw { .. }) => {}

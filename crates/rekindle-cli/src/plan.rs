@@ -67,7 +67,7 @@ fn under_policy(policy: &Policy, profile: &Profile, arguments: &PlanArguments) -
         Failure::request(error, hint)
     })?;
     for clause in policy.idle(profile).unwrap_or_default() {
-        eprintln!("`{clause}` changes nothing");
+        tell!("`{clause}` changes nothing");
     }
     finish(arguments, profile, &plan)
 }
@@ -77,7 +77,7 @@ fn finish(arguments: &PlanArguments, profile: &Profile, plan: &Plan) -> Result<(
     let (_, simulation) = plan.judge(profile).map_err(|error| refused(error.into(), 0.0))?;
     if let Some(path) = &arguments.output {
         files::write(path, &format!("{}\n", plan.to_json()))?;
-        eprintln!("wrote {}", path.display());
+        tell!("wrote {}", path.display());
     }
     match arguments.json {
         true => report::show(&plan.to_json()),

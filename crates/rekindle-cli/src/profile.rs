@@ -29,7 +29,7 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
     };
     if let Some(path) = &arguments.output {
         files::write(path, &format!("{}\n", profile.to_json()))?;
-        eprintln!("wrote {}", path.display());
+        tell!("wrote {}", path.display());
     }
     match arguments.json {
         true => report::show(&profile.to_json()),

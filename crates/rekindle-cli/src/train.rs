@@ -258,7 +258,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
                 format!("give more --steps than {first}"),
             ));
         }
-        eprintln!("going on after step {first}");
+        tell!("going on after step {first}");
     }
     let beside = sample.beside(&model)?;
     let mut known = Knowledge::default();
@@ -272,7 +272,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let mut ready = match (&arguments.plan, &mut adaptive) {
         (_, Some(adaptive)) => {
             let (ready, told) = adaptive.next()?;
-            told.iter().for_each(|told| eprintln!("{told}"));
+            told.iter().for_each(|told| tell!("{told}"));
             ready
         }
         (Some(path), None) => {
@@ -298,7 +298,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
             match planning::ready(&strategy, &model, cut, sample.part(), &mut known, planning) {
                 // Nobody asked for a quarter: a model that is too small for it takes what it needs.
                 Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
-                    eprintln!(
+                    tell!(
                         "no plan takes a quarter of what plain training takes; planning for the smallest budget"
                     );
                     strategy = Strategy::Optimal(Target::Smallest);
@@ -316,13 +316,13 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
             None => strategy.to_string(),
         },
     };
-    eprintln!("training {described} with `{name}`");
+    tell!("training {described} with `{name}`");
     if let Ready::Planned(planned, _) = &ready {
         let predicted = planned.plan().predicted;
         let over = predicted.step_ns.ratio(planned.profile().lower_bound()) - 1.0;
         let budget = planned.budget_bytes().map(|bytes| beside.with(bytes));
         let budget = budget.map(|budget| format!(" of {budget}")).unwrap_or_default();
-        eprintln!(
+        tell!(
             "planned ({}): {}{budget} at the peak, {} step time",
             planned.plan().status,
             beside.with(predicted.peak_bytes),
@@ -430,12 +430,12 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     progress.end(false);
     if let Some(path) = &arguments.save {
         kind.save(path, &model)?;
-        eprintln!("wrote {}", path.display());
+        tell!("wrote {}", path.display());
     }
     let seconds = start.elapsed().as_secs_f64();
     let steps = losses.len() as u32;
     if first + steps < all_steps {
-        eprintln!("ended after {} of {all_steps} steps", first + steps);
+        tell!("ended after {} of {all_steps} steps", first + steps);
     }
     let training_peak = training_peak.saturating_sub(empty);
     // What is gone with the optimizer was its own.

@@ -374,6 +374,28 @@ fn a_reader_that_closes_its_end_is_no_panic() {
     assert!(output.stderr.is_empty(), "{}", seen(&output));
 }
 
+/// `rekindle train 2>&1 | head -1`, and a log on a full disk, once ended in a panic after all the work.
+#[cfg(target_os = "linux")]
+#[test]
+fn words_that_nobody_can_read_are_no_panic() {
+    let full = || Stdio::from(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    for (arguments, code) in
+        [(tiny("train", &["--steps", "1", "--json"]), 0), (vec!["train", "--heads", "3"], 2)]
+    {
+        for stderr in [full(), closed()] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+            let output = command.args(&arguments).stderr(stderr).output().unwrap();
+            assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+            assert_eq!(output.stdout.is_empty(), code != 0);
+        }
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_under_the_output_is_a_failure_with_words() {

@@ -244,15 +244,15 @@ impl<M: Trainable> Prepared<M> {
         let (described, strategy) = (size.describe(kind), strategy(arguments));
         if world.rank() == 0 {
             if arguments.ranks.partition_checkpoints && shape.peers == 1 {
-                eprintln!(
+                tell!(
                     "--partition-checkpoints: no two ranks have the same boundaries here, so there is nothing to share out"
                 );
             }
             if arguments.ranks.stage() != ZeroStage::Off && shape.replicas == 1 {
-                eprintln!("--zero: there is one replica, so there is nothing to share out");
+                tell!("--zero: there is one replica, so there is nothing to share out");
             }
             let ranks = report::counted(world.size(), "rank");
-            eprintln!("training {described} with `{strategy}` on {ranks}");
+            tell!("training {described} with `{strategy}` on {ranks}");
         }
         let mut data = kind.data().seeded(size.seed);
         let sample = own_parts::<K>(&mut data.clone(), &grid, size, &device);
