@@ -9,7 +9,7 @@ use rekindle_plan::{LiveKind, Request, Simulation};
 use rekindle_report::{Figure, Measured, MeasuredEvent, Report, ReportError, Totals};
 
 use crate::arguments::ReportArguments;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::measure::{Parts, Recipe, build, step, step_traced};
 use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::planning::{self, Knowledge, Planning};
@@ -28,6 +28,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
             write(arguments, &profile, &plan, None, None)
         }
         (Some(path), None) => {
+            failure::refuse_device(path)?;
             let planned = Planned::load(path).map_err(|error| {
                 let hint =
                     "give a file that `rekindle train --cache` wrote, or a profile together with --plan";

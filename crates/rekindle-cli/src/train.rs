@@ -1,11 +1,12 @@
 //! `rekindle train`: the main job.
 
+use std::path::Path;
 use std::time::Instant;
 
 use burn::optim::AdamConfig;
 use burn::tensor::Device;
 use rekindle::training::{LossScale, Precision, clip_by_norm};
-use rekindle::{Bytes, Fault, Measuring, Nanos, Plan};
+use rekindle::{Bytes, Fault, Measuring, Nanos, Plan, Planned};
 use rekindle_models::data::Source;
 use rekindle_models::{Batch, Trainable};
 use serde::Serialize;
@@ -15,7 +16,7 @@ use crate::amount::Target;
 use crate::arguments::{Scaling, TrainArguments};
 use crate::cut::Cut;
 use crate::data::Data;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::measure::{Beside, Comparison, Parts, Recipe, build, compare, measured, median, step};
 use crate::models::{Job, Kind, with_model};
 use crate::planning::{self, Knowledge, Known, Planning};
@@ -218,6 +219,14 @@ impl Job for Training<'_> {
     }
 }
 
+/// Refuses a file that is no plan, or that none can be kept in, before anything is measured.
+fn check_cache(path: &Path) -> Result<(), Failure> {
+    match path.exists() {
+        true => Planned::load(path).map(drop).map_err(planning::refused),
+        false => files::check_writable(path),
+    }
+}
+
 fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(), Failure> {
     let mut strategy = strategy(arguments);
     let device = arguments.on.open()?;
@@ -234,6 +243,12 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     }
     if let Some(path) = &arguments.trace {
         timeline::check(path, &strategy)?;
+    }
+    for path in [&arguments.plan, &arguments.cache, &arguments.weights].into_iter().flatten() {
+        failure::refuse_device(path)?;
+    }
+    if let Some(path) = &arguments.cache {
+        check_cache(path)?;
     }
     let mut model = build(kind, &device, size.seed)?;
     if let Some(path) = &arguments.weights {

@@ -184,7 +184,29 @@ fn a_file_that_cannot_be_written_is_refused_before_the_work() {
         assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
         assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
     }
+    let output = rekindle(&small("train", &["--cache", nowhere.to_str().unwrap()]));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).starts_with("error: cannot write"), "{}", text(&output.stderr));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.json");
+    let train = |shell: &str, budget: &str| {
+        let flags = small("train", &["--steps", "1", "--budget", budget, "--cache", plan.to_str().unwrap()]);
+        let script = format!("{shell} exec {} {}", env!("CARGO_BIN_EXE_rekindle"), flags.join(" "));
+        Command::new("sh").args(["-c", &script]).output().unwrap()
+    };
+    let output = train("", "70%");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let old = std::fs::read_to_string(&plan).unwrap();
+    let output = train("trap '' XFSZ; ulimit -f 1;", "80%");
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("cannot write the plan to"), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read_to_string(&plan).unwrap(), old);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no part is left behind");
 }
 
 #[test]

@@ -423,7 +423,16 @@ fn what_a_link_leads_to_is_written_and_devices_stay_devices() {
     let output = profile("/dev/full");
     assert_eq!(output.status.code(), Some(1), "{}", seen(&output));
     assert!(std::fs::metadata("/dev/full").unwrap().file_type().is_char_device());
-    for arguments in [&["simulate", "/dev/zero", "/dev/zero"][..], &["train", "--data", "/dev/zero"]] {
+    for arguments in [
+        &["simulate", "/dev/zero", "/dev/zero"][..],
+        &["train", "--data", "/dev/zero"],
+        &["train", "--model", "lstm", "--data", "/dev/zero"],
+        &["train", "--plan", "/dev/zero"],
+        &["train", "--cache", "/dev/full"],
+        &["train", "--weights", "/dev/zero"],
+        &["report", "/dev/zero", "-o", "/dev/null"],
+        &["sample", "/dev/zero"],
+    ] {
         let output = rekindle(arguments);
         assert_eq!(output.status.code(), Some(2), "{}", seen(&output));
         assert!(seen(&output).contains("is a device, which may never end"), "{}", seen(&output));

@@ -210,6 +210,7 @@ impl<M: Trainable> Prepared<M> {
         let device = crate::device::cpu();
         let mut model = build(kind, &device, size.seed)?;
         if let Some(path) = &arguments.weights {
+            crate::failure::refuse_device(path)?;
             model = kind.load(path, model, &device)?;
         }
         let sample = kind.blank(2, &device);
