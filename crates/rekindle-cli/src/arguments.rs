@@ -279,7 +279,7 @@ pub(crate) struct ProfileArguments {
     /// Write the profile to a file (rekindle.profile/1)
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Print the profile as JSON
+    /// Print the profile as JSON, with how far apart its times lay
     #[arg(long)]
     pub(crate) json: bool,
 }
