@@ -127,7 +127,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 /// Whether there is something else than a file, which must not be replaced by one.
-fn is_no_file(path: &Path) -> bool {
+pub(crate) fn is_no_file(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 

@@ -22,6 +22,13 @@ use crate::{device, files, report};
 /// Runs the command.
 pub(crate) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     files::check_writable(&arguments.output)?;
+    if arguments.svg && files::is_no_file(&arguments.output) {
+        let error = anyhow::anyhow!(
+            "--svg is given, but `{}` is no file that figures could lie beside",
+            arguments.output.display()
+        );
+        return Err(Failure::request(error, "name a file with -o, or leave --svg out"));
+    }
     match (&arguments.file, &arguments.plan) {
         (Some(profile), Some(plan)) => {
             let (profile, plan) = (files::profile(profile)?, files::plan(plan)?);

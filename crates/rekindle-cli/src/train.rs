@@ -608,8 +608,8 @@ fn show(summary: &Summary) -> Result<(), Failure> {
         format!("{before:.1}% -> {after:.1}% right on {examples} examples that were held out\n")
     });
     report::show(&format!(
-        "trained {} steps of {}\nloss {:.3} -> {:.3}, {:.0} {}/s\n{}",
-        summary.steps,
+        "trained {} of {}\nloss {:.3} -> {:.3}, {:.0} {}/s\n{}",
+        counted_steps(u64::from(summary.steps)),
         summary.model,
         summary.first_loss,
         summary.last_loss,
