@@ -86,6 +86,7 @@ fn read(matches: &ArgMatches) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
         let text = failure::read(&path)?;
         return Ok(Some((path, text)));
     }
+    failure::refuse_device(Path::new(FILE))?;
     match std::fs::read(FILE) {
         Ok(text) => Ok(Some((FILE.into(), text))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
