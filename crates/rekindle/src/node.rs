@@ -20,6 +20,7 @@ mod engine;
 mod graph;
 mod measured;
 mod operation;
+mod order;
 mod outer;
 mod reseed;
 mod run;
@@ -39,7 +40,7 @@ pub(crate) use elements::{Strided, elements, made, rewrite, rewrite_from, stride
 pub(crate) use graph::{Join, Start, join, node, token};
 pub(crate) use operation::{Found, Operation, apply, apply_one, unmade};
 pub(crate) use reseed::reseed_after_backward;
-pub(crate) use run::{Job, Setup, measure, parameter_nodes, run, start_from};
+pub(crate) use run::{Job, Setup, in_order, measure, parameter_nodes, run, start_from};
 pub use sweep::sweep;
 pub(crate) use sweep::{leaving_nodes, nodes_made, sweep_when};
 pub(crate) use tensor::AnyTensor;

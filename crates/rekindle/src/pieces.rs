@@ -45,6 +45,7 @@ impl InPieces {
         let mut job = Some(job);
         let mut left = self.promised.map(|peak| peak.get() / 128 / LEFT_BEHIND);
         let nested = seeds::nested();
+        let again = pieces.iter().any(|piece| matches!(piece, Piece::Planned { .. }));
         let mut run = Running {
             stages: self.stages.into_iter(),
             parameters: self.parameters.into_iter(),
@@ -60,6 +61,9 @@ impl InPieces {
             let (first, schedule) = match piece {
                 Piece::Plain { option, .. } if left != Some(0) => {
                     let made = run.plain(option.as_ref())?;
+                    if again {
+                        run.boundary = node::in_order(std::mem::take(&mut run.boundary))?;
+                    }
                     left = left.map(|left| left.saturating_sub(made));
                     continue;
                 }

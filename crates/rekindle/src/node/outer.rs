@@ -51,7 +51,7 @@ impl<B: GraphBackend> Outer<B> {
         Self { id: tensor.id(), shape: tensor.shape(), dtype: tensor.dtype(), device: tensor.device() }
     }
 
-    fn filled(&self, value: f32) -> FloatTensor<B> {
+    pub(super) fn filled(&self, value: f32) -> FloatTensor<B> {
         B::float_full(self.shape.clone(), value.into(), &self.device, self.dtype.into())
     }
 

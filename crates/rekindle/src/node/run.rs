@@ -15,6 +15,7 @@ use super::abandoned::{self, LetGo};
 use super::boundary::{OnDevice, Part};
 use super::engine::BurnEngine;
 use super::graph::{Join, Start, join, node, token, with_parents};
+use super::order::in_order_on;
 use super::outer::{Hub, InputWay, Outer, OuterInput, OuterParameter, Output, Shared, Waiting};
 use super::tensor::{AnyTensor, describe, size_of};
 use super::travel::Travel;
@@ -132,6 +133,22 @@ pub(crate) fn measure(
     progress: &mut dyn FnMut(Stage, &str),
 ) -> Result<Measurement, Error> {
     on_backend_of!(setup.tensors(), |strategy| measure_on::<B>(setup, measuring, progress, strategy))
+}
+
+/// The boundary after a stage on the user's graph, so that nothing of that stage goes back before all of the next one has.
+///
+/// # Errors
+/// When the backend is off.
+pub(crate) fn in_order(boundary: Parts) -> Result<Parts, Error> {
+    if boundary.tensors.iter().filter(|tensor| tensor.is_tracked()).count() < 2 {
+        // What the next stage makes of one tensor is deeper than that.
+        return Ok(boundary);
+    }
+    on_backend_of!(boundary.tensors.iter(), |strategy| in_order_here::<B>(boundary, strategy))
+}
+
+fn in_order_here<B: GraphBackend>(boundary: Parts, strategy: TapeStrategy) -> Result<Parts, Error> {
+    Ok(in_order_on::<B>(boundary, strategy))
 }
 
 /// The nodes of each stage's tracked parameters in the user's graph. `None` for a stage that has one of another backend.
