@@ -29,6 +29,10 @@ impl FromStr for Budget {
     type Err = ParseBudgetError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // Less than a byte: who writes it means something else.
+        if text.contains('.') && text.parse::<f64>().is_ok_and(|number| (0.0..1.0).contains(&number)) {
+            return Err(ParseBudgetError::PartOfAByte { found: text.to_owned() });
+        }
         match text.ends_with('%') {
             true => text.parse().map(Self::Part).map_err(ParseBudgetError::Part),
             false => text.parse().map(Self::Bytes).map_err(ParseBudgetError::Bytes),
@@ -41,6 +45,7 @@ impl FromStr for Budget {
 pub(crate) enum ParseBudgetError {
     Bytes(ParseBytesError),
     Part(ParseFractionError),
+    PartOfAByte { found: String },
 }
 
 impl fmt::Display for ParseBudgetError {
@@ -48,6 +53,10 @@ impl fmt::Display for ParseBudgetError {
         match self {
             Self::Bytes(error) => write!(formatter, "{error}, or a part of what store-all takes such as 30%"),
             Self::Part(error) => error.fmt(formatter),
+            Self::PartOfAByte { found } => {
+                let percent = found.parse::<f64>().map_or(0.0, |part| (part * 1e4).round() / 1e2);
+                write!(formatter, "`{found}` is a part of a byte: expected {percent}% or {found}GiB")
+            }
         }
     }
 }
@@ -105,25 +114,31 @@ impl FromStr for Target {
             _ => match text.parse() {
                 Ok(Budget::Bytes(bytes)) => Ok(Self::Bytes(bytes)),
                 Ok(Budget::Part(part)) => Ok(Self::Part(part)),
-                Err(_) => Err(ParseTargetError { found: text.to_owned() }),
+                Err(ParseBudgetError::PartOfAByte { found }) => Err(ParseTargetError::PartOfAByte { found }),
+                Err(_) => Err(ParseTargetError::Other { found: text.to_owned() }),
             },
         }
     }
 }
 
 #[derive(Debug)]
-pub(crate) struct ParseTargetError {
-    found: String,
+pub(crate) enum ParseTargetError {
+    PartOfAByte { found: String },
+    Other { found: String },
 }
 
 impl fmt::Display for ParseTargetError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            formatter,
-            "`{}` is not a budget: expected bytes such as 64MiB, a part of what plain training takes such as 30%, auto \
-             for what is free, or smallest",
-            self.found
-        )
+        match self {
+            Self::PartOfAByte { found } => {
+                ParseBudgetError::PartOfAByte { found: found.clone() }.fmt(formatter)
+            }
+            Self::Other { found } => write!(
+                formatter,
+                "`{found}` is not a budget: expected bytes such as 64MiB, a part of what plain training takes such as 30%, \
+                 auto for what is free, or smallest"
+            ),
+        }
     }
 }
 

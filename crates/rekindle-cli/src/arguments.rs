@@ -94,10 +94,10 @@ Examples:
 pub(crate) struct TrainArguments {
     /// What the activations may take: 64MiB, 30% of what plain training takes, auto (what is free) or smallest
     /// [default: 25%]
-    #[arg(long, value_name = "BYTES", conflicts_with_all = ["memory", "plan", "strategy"])]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, conflicts_with_all = ["memory", "plan", "strategy"])]
     pub(crate) budget: Option<Target>,
     /// What all of training may take: weights, gradients, optimizer state, activations; bytes or auto
-    #[arg(long, value_name = "BYTES", conflicts_with_all = ["plan", "strategy"])]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, conflicts_with_all = ["plan", "strategy"])]
     pub(crate) memory: Option<Target>,
     /// A plan from a file: what --cache wrote, or a plan (rekindle.plan/1) with its --profile
     #[arg(long, value_name = "FILE", conflicts_with_all = ["strategy", "cache"])]
@@ -119,7 +119,7 @@ pub(crate) struct TrainArguments {
     )]
     pub(crate) policy: Option<Policy>,
     /// What a plan leaves free of its budget, as a part of what it takes
-    #[arg(long, value_name = "PERCENT", default_value = "2%")]
+    #[arg(long, value_name = "PERCENT", default_value = "2%", conflicts_with = "plan")]
     pub(crate) margin: Fraction,
     /// Have plans for many budgets ready, and take before each step the fastest that the free memory allows; --budget is
     /// then the most
@@ -279,7 +279,7 @@ pub(crate) struct ProfileArguments {
     /// Write the profile to a file (rekindle.profile/1)
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Print the profile as JSON
+    /// Print the profile as JSON, with how far apart its times lay
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -299,7 +299,7 @@ pub(crate) struct PlanArguments {
     /// The profile (rekindle.profile/1), or a graph (rekindle.graph/1)
     pub(crate) profile: Option<PathBuf>,
     /// The most bytes the plan may take at its worst moment: 2GiB, 64MiB, or 30% of what store-all takes
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
     pub(crate) budget: Option<Budget>,
     /// How many boundaries may be kept at once, for solvers that count slots
     #[arg(long, value_name = "N")]
@@ -453,7 +453,7 @@ pub(crate) struct ReportArguments {
     #[arg(long, value_enum, default_value = "auto", value_name = "CUT", conflicts_with = "file")]
     pub(crate) cut: Cutting,
     /// What its activations may take: 64MiB, 30% of what plain training takes, auto or smallest [default: 25%]
-    #[arg(long, value_name = "BYTES", conflicts_with = "file")]
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true, conflicts_with = "file")]
     pub(crate) budget: Option<Target>,
     /// What a plan leaves free of its budget, as a part of what it takes
     #[arg(long, value_name = "PERCENT", default_value = "2%", conflicts_with = "file")]

@@ -62,7 +62,7 @@ pub(crate) fn parse() -> Result<Arguments, Failure> {
             Err(error) if error.kind() == clap::error::ErrorKind::ArgumentConflict => {
                 return Err(refuse(ConfigError::contradicts_itself(&file, &merged.used, error)));
             }
-            _ => eprintln!("{note}"),
+            _ => tell!("{note}"),
         }
     }
     let parsed = parsed.and_then(|matches| Arguments::from_arg_matches(&matches));
@@ -86,6 +86,7 @@ fn read(matches: &ArgMatches) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
         let text = failure::read(&path)?;
         return Ok(Some((path, text)));
     }
+    failure::refuse_device(Path::new(FILE))?;
     match std::fs::read(FILE) {
         Ok(text) => Ok(Some((FILE.into(), text))),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),

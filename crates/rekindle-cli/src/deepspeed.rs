@@ -255,10 +255,10 @@ pub(crate) fn strategy(file: &Path, stages: usize) -> Result<Strategy, Failure> 
         Failure::request(error, hint)
     })?;
     for note in &mapped.notes {
-        eprintln!("{}: {note}", file.display());
+        tell!("{}: {note}", file.display());
     }
     if !mapped.ignored.is_empty() {
-        eprintln!("{}: ignored: {}", file.display(), mapped.ignored.join(", "));
+        tell!("{}: ignored: {}", file.display(), mapped.ignored.join(", "));
     }
     Ok(Strategy::Rule(mapped.rule))
 }

@@ -107,14 +107,22 @@ impl From<WeightsError> for Failure {
 
 /// Reads a file that the user named.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    if is_device(path) {
-        let error = anyhow::anyhow!("`{}` is a device, which may never end, expected a file", path.display());
-        return Err(Failure::request(error, "give a file, or the end of a pipe"));
-    }
+    refuse_device(path)?;
     std::fs::read(path).map_err(|error| {
         let error = anyhow::Error::new(error).context(format!("cannot read `{}`", path.display()));
         Failure::request(error, "check the path and that the file may be read")
     })
+}
+
+/// Refuses what may never end.
+pub(crate) fn refuse_device(path: &Path) -> Result<(), Failure> {
+    match is_device(path) {
+        false => Ok(()),
+        true => Err(Failure::request(
+            anyhow::anyhow!("`{}` is a device, which may never end, expected a file", path.display()),
+            "give a file, or the end of a pipe",
+        )),
+    }
 }
 
 #[cfg(unix)]

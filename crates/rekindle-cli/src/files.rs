@@ -56,6 +56,16 @@ pub(crate) fn graph_plan(path: &Path) -> Result<GraphPlan, Failure> {
     })
 }
 
+/// What `rekindle profile --json` says beside a profile: how far the measured times lay apart. Plans are made without it.
+pub(crate) const MEASURED: &str = "measured";
+
+/// The profile alone, of what `rekindle profile --json` printed; `None` for any other file, whose errors have their line.
+fn without_measured(text: &str) -> Option<String> {
+    let mut value: serde_json::Value = serde_json::from_str(text).ok()?;
+    value.as_object_mut()?.remove(MEASURED)?;
+    Some(value.to_string())
+}
+
 /// Reads a profile, by itself or together with its plan.
 pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
     profile_in(&failure::read_text(path)?, path)
@@ -66,7 +76,8 @@ fn profile_in(text: &str, path: &Path) -> Result<Profile, Failure> {
     if let Some(planned) = planned(text, path) {
         return planned.map(|planned| planned.profile().clone());
     }
-    Profile::from_json(text).map_err(|error| {
+    let alone = text.contains(MEASURED).then(|| without_measured(text)).flatten();
+    Profile::from_json(alone.as_deref().unwrap_or(text)).map_err(|error| {
         let error = anyhow::Error::new(error).context(format!("`{}`", path.display()));
         Failure::request(error, "docs/formats.md describes profiles (rekindle.profile/1)")
     })
@@ -116,7 +127,7 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 /// Whether there is something else than a file, which must not be replaced by one.
-fn is_no_file(path: &Path) -> bool {
+pub(crate) fn is_no_file(path: &Path) -> bool {
     path.metadata().is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 

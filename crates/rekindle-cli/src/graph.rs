@@ -34,7 +34,7 @@ pub(crate) fn plan(arguments: &PlanArguments, graph: &Graph) -> Result<(), Failu
     let simulation = plan.judge(graph).map_err(refused)?;
     if let Some(path) = &arguments.output {
         files::write(path, &format!("{}\n", plan.to_json()))?;
-        eprintln!("wrote {}", path.display());
+        tell!("wrote {}", path.display());
     }
     match arguments.json {
         true => report::show(&plan.to_json()),

@@ -1,5 +1,10 @@
 //! The `rekindle` command.
 
+#![warn(clippy::print_stderr)]
+
+#[macro_use]
+mod tell;
+
 mod adaptive;
 mod amount;
 mod arguments;
@@ -23,6 +28,7 @@ mod page;
 mod pipeline;
 mod places;
 mod plan;
+#[allow(clippy::print_stderr)]
 mod planning;
 mod profile;
 mod progress;
@@ -60,7 +66,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_told() {
-                eprintln!("{failure}");
+                tell!("{failure}");
             }
             failure.exit_code()
         }

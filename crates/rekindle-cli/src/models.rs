@@ -41,6 +41,16 @@ pub(crate) struct DataArguments {
     /// Do without images that are broken, and name them, instead of stopping
     #[arg(long, requires = "data", help_heading = "Data")]
     pub(crate) skip_broken: bool,
+    // Nobody looks at the data: any will do.
+    #[arg(skip)]
+    unread: bool,
+}
+
+impl DataArguments {
+    /// For who asks for shapes only, as a trace does: no text is too short for that.
+    pub(crate) fn unread() -> Self {
+        Self { unread: true, ..Self::default() }
+    }
 }
 
 /// What a model is given.

@@ -9,7 +9,7 @@ use rekindle_plan::{LiveKind, Request, Simulation};
 use rekindle_report::{Figure, Measured, MeasuredEvent, Report, ReportError, Totals};
 
 use crate::arguments::ReportArguments;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::measure::{Parts, Recipe, build, step, step_traced};
 use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::planning::{self, Knowledge, Planning};
@@ -22,12 +22,20 @@ use crate::{device, files, report};
 /// Runs the command.
 pub(crate) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     files::check_writable(&arguments.output)?;
+    if arguments.svg && files::is_no_file(&arguments.output) {
+        let error = anyhow::anyhow!(
+            "--svg is given, but `{}` is no file that figures could lie beside",
+            arguments.output.display()
+        );
+        return Err(Failure::request(error, "name a file with -o, or leave --svg out"));
+    }
     match (&arguments.file, &arguments.plan) {
         (Some(profile), Some(plan)) => {
             let (profile, plan) = (files::profile(profile)?, files::plan(plan)?);
             write(arguments, &profile, &plan, None, None)
         }
         (Some(path), None) => {
+            failure::refuse_device(path)?;
             let planned = Planned::load(path).map_err(|error| {
                 let hint =
                     "give a file that `rekindle train --cache` wrote, or a profile together with --plan";
@@ -111,11 +119,9 @@ fn measured_step<M: Trainable>(
             peak_bytes: above(event.peak_bytes),
         });
     let events: Vec<MeasuredEvent> = events.collect();
-    let set_by = events.iter().max_by_key(|event| event.peak_bytes);
-    let set_by =
-        set_by.and_then(|event| Some(trace.as_ref()?.events().get(event.action)?.action.to_string()));
     let transfers = trace.as_ref().and_then(Transfers::of).map(|transfers| transfers.to_string());
-    Ok(Measured { peak_bytes, step_ns, events, set_by, transfers })
+    // The page names the action whose peak was the highest.
+    Ok(Measured { peak_bytes, step_ns, events, set_by: None, transfers })
 }
 
 /// Where the memory of training goes at the peak of a step.
@@ -148,14 +154,14 @@ fn write(
     };
     let html = page.html().map_err(refused)?;
     files::write(&arguments.output, &html)?;
-    eprintln!("wrote {}", arguments.output.display());
+    tell!("wrote {}", arguments.output.display());
     if arguments.svg {
         for figure in Figure::ALL {
             match page.svg(figure) {
                 Ok(svg) => {
                     let path = beside(&arguments.output, figure);
                     files::write(&path, &svg)?;
-                    eprintln!("wrote {}", path.display());
+                    tell!("wrote {}", path.display());
                 }
                 // Nothing is known of it; the page leaves it out as well.
                 Err(ReportError::NothingToDraw { .. }) => {}

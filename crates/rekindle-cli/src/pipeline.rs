@@ -113,7 +113,7 @@ pub(crate) fn run(arguments: &PlanArguments, profile: &Profile, ranks: usize) ->
         for (rank, planned) in plans.iter().enumerate() {
             let path = path.with_extension(format!("rank-{rank}.json"));
             files::write(&path, &format!("{}\n", planned.plan.to_json()))?;
-            eprintln!("wrote {}", path.display());
+            tell!("wrote {}", path.display());
         }
     }
     match arguments.json {

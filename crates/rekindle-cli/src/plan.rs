@@ -51,8 +51,36 @@ pub(crate) fn run(arguments: &PlanArguments) -> Result<(), Failure> {
     let waiting = report::spinner(&format!("planning {} stages", profile.stages().len()));
     let plan = solver.solve(&profile, &request);
     waiting.finish_and_clear();
-    let plan = plan.map_err(|error| refused(error, request.margin))?;
+    let plan = plan.map_err(|error| match error {
+        SolveError::BudgetTooSmall { smallest_bytes, .. } => {
+            too_small(&error, smallest_bytes, solver, &profile, &request)
+        }
+        other => refused(other, request.margin),
+    })?;
     finish(arguments, &profile, &plan)
+}
+
+/// Says what takes so much in the smallest plan, and what would lower it.
+fn too_small(
+    error: &SolveError,
+    smallest: Bytes,
+    solver: Solver,
+    profile: &Profile,
+    request: &Request,
+) -> Failure {
+    let least = Request { budget_bytes: Some(smallest), margin: 0.0, ..request.clone() };
+    let plan = solver.solve(profile, &least).ok();
+    let set_by = plan.and_then(|plan| {
+        let (_, simulation) = plan.judge(profile).ok()?;
+        Some(format!(", which {} needs", report::set_by(profile, &plan, &simulation)))
+    });
+    Failure::request(
+        anyhow::anyhow!(
+            "{error}{}. A smaller batch or shorter sequence, or cutting that stage in two, would lower it",
+            set_by.unwrap_or_default()
+        ),
+        format!("give --budget {} or more", with_margin(smallest, request.margin)),
+    )
 }
 
 /// The plan that a policy says.
@@ -67,7 +95,7 @@ fn under_policy(policy: &Policy, profile: &Profile, arguments: &PlanArguments) -
         Failure::request(error, hint)
     })?;
     for clause in policy.idle(profile).unwrap_or_default() {
-        eprintln!("`{clause}` changes nothing");
+        tell!("`{clause}` changes nothing");
     }
     finish(arguments, profile, &plan)
 }
@@ -77,7 +105,7 @@ fn finish(arguments: &PlanArguments, profile: &Profile, plan: &Plan) -> Result<(
     let (_, simulation) = plan.judge(profile).map_err(|error| refused(error.into(), 0.0))?;
     if let Some(path) = &arguments.output {
         files::write(path, &format!("{}\n", plan.to_json()))?;
-        eprintln!("wrote {}", path.display());
+        tell!("wrote {}", path.display());
     }
     match arguments.json {
         true => report::show(&plan.to_json()),

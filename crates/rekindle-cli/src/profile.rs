@@ -4,8 +4,9 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 use clap::ValueEnum;
-use rekindle::{DeviceModel, Measuring, Nanos, Profile, Staged, trace_model};
+use rekindle::{DeviceModel, Measuring, Nanos, Profile, Spread, Staged, trace_model};
 use rekindle_plan::StageProfile;
+use serde::Serialize;
 
 use crate::arguments::ProfileArguments;
 use crate::failure::Failure;
@@ -20,8 +21,9 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
         files::check_writable(path)?;
     }
     let size = &arguments.size.size(For::Training)?;
-    let Profiled { profile, how, model } =
-        with_model(size, &DataArguments::default(), Profiling { arguments, size })?;
+    // A trace learns nothing.
+    let data = if arguments.trace { DataArguments::unread() } else { DataArguments::default() };
+    let Profiled { profile, noise, how, model } = with_model(size, &data, Profiling { arguments, size })?;
     let places = arguments.places.open()?;
     let profile = match places.is_empty() {
         true => profile,
@@ -29,11 +31,55 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
     };
     if let Some(path) = &arguments.output {
         files::write(path, &format!("{}\n", profile.to_json()))?;
-        eprintln!("wrote {}", path.display());
+        tell!("wrote {}", path.display());
     }
     match arguments.json {
-        true => report::show(&profile.to_json()),
-        false => show(&profile, &model, &how),
+        true => report::show(&with_noise(&profile, noise.as_ref())),
+        false => show(&profile, noise.as_ref(), &model, &how),
+    }
+}
+
+/// How far apart the times of each stage lay.
+#[derive(Serialize)]
+struct Noise {
+    runs: u16,
+    /// The largest of them.
+    noise: f64,
+    /// Those of each stage, first to last: the slowest run less the fastest, as a part of the median.
+    spreads: Vec<StageNoise>,
+}
+
+#[derive(Serialize)]
+struct StageNoise {
+    forward: f64,
+    backward: f64,
+}
+
+impl From<&Spread> for StageNoise {
+    fn from(spread: &Spread) -> Self {
+        // Digits beyond a tenth of a percent are noise of the noise.
+        let round = |part: f64| (part * 1e3).round() / 1e3;
+        Self { forward: round(spread.forward), backward: round(spread.backward) }
+    }
+}
+
+impl StageNoise {
+    fn most(&self) -> f64 {
+        self.forward.max(self.backward)
+    }
+}
+
+/// The profile, and beside it under [`files::MEASURED`] what is not its own: files of profiles have what plans are made
+/// from, and nothing else.
+fn with_noise(profile: &Profile, noise: Option<&Noise>) -> String {
+    let text = profile.to_json();
+    let noise = noise.and_then(|noise| serde_json::to_value(noise).ok());
+    match (noise, serde_json::from_str(&text)) {
+        (Some(noise), Ok(serde_json::Value::Object(mut keys))) => {
+            keys.insert(files::MEASURED.to_owned(), noise);
+            serde_json::to_string_pretty(&keys).unwrap_or(text)
+        }
+        _ => text,
     }
 }
 
@@ -44,6 +90,8 @@ struct Profiling<'a> {
 
 struct Profiled {
     profile: Profile,
+    /// None of a trace.
+    noise: Option<Noise>,
     /// How that went.
     how: String,
     /// What it is of.
@@ -54,32 +102,55 @@ impl Job for Profiling<'_> {
     type Made = Profiled;
 
     fn run<K: Kind>(self, kind: &K) -> Result<Profiled, Failure> {
-        let of = if self.arguments.trace { traced } else { measured };
-        let (profile, how) = of(self.arguments, self.size, kind)?;
-        Ok(Profiled { profile, how, model: self.size.describe(kind) })
+        let (arguments, size) = (self.arguments, self.size);
+        let (profile, noise, how) = match arguments.trace {
+            true => traced(arguments, size, kind).map(|(profile, how)| (profile, None, how))?,
+            false => {
+                measured(arguments, size, kind).map(|(profile, noise, how)| (profile, Some(noise), how))?
+            }
+        };
+        Ok(Profiled { profile, noise, how, model: size.describe(kind) })
     }
 }
 
-/// The stages, run here, and how that went.
+/// The stages, run here, how far their times lay apart, and how that went.
 fn measured<K: Kind>(
     arguments: &ProfileArguments,
     size: &Size,
     kind: &K,
-) -> Result<(Profile, String), Failure> {
+) -> Result<(Profile, Noise, String), Failure> {
     Size::check_room(kind, &[])?;
     let device = device::cpu();
     let model = build(kind, &device, size.seed)?;
     let batch = kind.data().seeded(size.seed).batch(size, &device);
     let measuring = Measuring { runs: usize::from(arguments.runs), ..Measuring::default() };
-    let known = planning::measure(arguments.cut.of(&model), batch.part(), measuring)?;
+    let (model, batch) = (arguments.cut.of(&model), batch.part());
+    let (region, input) = model.stages(batch);
+    let description = region.describe(&input);
+    drop((region, input));
+    let start = Instant::now();
+    let bar = report::bar(description.stages.len() as u64, "measuring");
+    let found = rekindle::measure(&model, batch, measuring, &mut |stage, name| {
+        // Stages like one before are not run again: the bar goes past them.
+        bar.set_position(stage.saturating_sub(1) as u64);
+        bar.set_message(name.to_owned());
+    });
+    bar.finish_and_clear();
+    let found = found?;
+    let spreads: Vec<StageNoise> = found.spreads.iter().map(Into::into).collect();
+    let (noise, kinds) = (found.noise(), found.kinds);
     let how = format!(
-        "measured in {}: {} different stages, {} runs of each; their times lay up to {:.0}% apart",
-        known.took,
-        known.kinds,
-        arguments.runs,
-        known.noise * 100.0
+        "measured in {}: {}, {} of each; their times lay up to {:.0}% apart",
+        Nanos::from(start.elapsed()),
+        report::counted(kinds, "different stage"),
+        report::counted(usize::from(arguments.runs), "run"),
+        noise * 100.0
     );
-    Ok((known.profile, how))
+    let profile = found.into_profile(model.name(), description.device);
+    let profile =
+        profile.map_err(|error| Failure::failed(error, "give the model fewer or smaller stages"))?;
+    let noise = spreads.iter().map(StageNoise::most).fold(0.0, f64::max);
+    Ok((profile, Noise { runs: arguments.runs, noise, spreads }, how))
 }
 
 /// The stages, from what their operations would do. Nothing is run, and the model is never built.
@@ -111,8 +182,12 @@ fn traced<K: Kind>(
     Ok((found.into_profile(), how))
 }
 
-fn show(profile: &Profile, model: &str, how: &str) -> Result<(), Failure> {
+fn show(profile: &Profile, noise: Option<&Noise>, model: &str, how: &str) -> Result<(), Failure> {
     report::show(&format!("{model}\n"))?;
+    let apart = |stage: usize| {
+        let spread = noise.and_then(|noise| noise.spreads.get(stage));
+        spread.map_or_else(|| "-".to_owned(), |spread| format!("{:.0}%", spread.most() * 100.0))
+    };
     let rows = kinds(profile.stages()).into_iter().map(|(first, count)| {
         let stage = &profile.stages()[first];
         let option = stage.options.first().map(|option| option.tape_bytes.to_string());
@@ -121,6 +196,7 @@ fn show(profile: &Profile, model: &str, how: &str) -> Result<(), Failure> {
             count.to_string(),
             stage.forward_ns.to_string(),
             stage.backward_ns.to_string(),
+            apart(first),
             stage.output_bytes.to_string(),
             stage.tape_bytes.to_string(),
             option.unwrap_or_default(),
@@ -134,6 +210,7 @@ fn show(profile: &Profile, model: &str, how: &str) -> Result<(), Failure> {
         "alike",
         "forward",
         "backward",
+        "apart",
         "output",
         "tape",
         "balanced",
@@ -143,7 +220,7 @@ fn show(profile: &Profile, model: &str, how: &str) -> Result<(), Failure> {
     ];
     report::show(&report::table(header, rows))?;
     report::show(&format!(
-        "\nalike: stages that differ in name only; forward's, backward's: what is needed only while it runs; gradients: of its parameters\n{how}"
+        "\nalike: stages that differ in name only; apart: the slowest run less the fastest, of the median; forward's, backward's: what is needed only while it runs; gradients: of its parameters\n{how}"
     ))
 }
 

@@ -77,7 +77,7 @@ impl Progress {
     /// Something to know happened between two steps. The live view has no room for it.
     pub(crate) fn tell(&self, what: &str) {
         if let Self::Line { bar, .. } = self {
-            bar.suspend(|| eprintln!("{what}"));
+            bar.suspend(|| tell!("{what}"));
         }
     }
 

@@ -6,7 +6,7 @@ use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use indicatif::{ProgressBar, ProgressStyle};
 use rekindle::Bytes;
-use rekindle_plan::Simulation;
+use rekindle_plan::{Action, Plan, Profile, Simulation};
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -54,6 +54,17 @@ pub(crate) fn show_alive(simulation: &Simulation) -> Result<(), Failure> {
         0 => Ok(()),
         more => show(&format!(" and {more} more")),
     }
+}
+
+/// What a plan's peak is made of: the action, its stage, and the largest that is alive then.
+pub(crate) fn set_by(profile: &Profile, plan: &Plan, simulation: &Simulation) -> String {
+    let action = plan.actions.get(simulation.peak_action);
+    let stage = action.and_then(Action::stage).and_then(|stage| profile.stages().get(stage.index()));
+    let name = stage.map(|stage| format!(" (`{}`)", stage.name)).unwrap_or_default();
+    let action = action.map(ToString::to_string).unwrap_or_default();
+    let largest = simulation.peak_tensors.iter().take(2);
+    let largest = largest.map(|live| format!("{} ({})", live.what, live.bytes)).collect::<Vec<_>>();
+    format!("`{action}`{name} with {}", largest.join(" and "))
 }
 
 /// A sign on standard error that something is going on; nothing where that is not a terminal.

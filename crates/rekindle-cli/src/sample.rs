@@ -10,7 +10,7 @@ use rekindle_models::data::Text;
 use rekindle_models::{Gpt, GptConfig, weights};
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::report;
 
 #[derive(Debug, Args)]
@@ -60,6 +60,7 @@ pub(crate) fn run(arguments: &SampleArguments) -> Result<(), Failure> {
         ));
     }
     let device = Device::flex();
+    failure::refuse_device(&arguments.weights)?;
     let (config, model) = weights::load(&arguments.weights, &device)?;
     if config.vocabulary != Text::VOCABULARY {
         return Err(Failure::request(

@@ -84,7 +84,7 @@ impl Saving {
     ) -> Result<Resumed<M, S>, Failure> {
         let latest = self.snapshots.latest().map_err(refused)?;
         for unusable in &latest.skipped {
-            eprintln!("{unusable}");
+            tell!("{unusable}");
         }
         let Some(snapshot) = latest.snapshot else {
             let directory = self.snapshots.directory().display();

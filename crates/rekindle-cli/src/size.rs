@@ -356,7 +356,7 @@ impl Size {
                 Ok(kind.stages())
             }
         }
-        with_model(self, &DataArguments::default(), Stages)
+        with_model(self, &DataArguments::unread(), Stages)
     }
 
     /// What people read in a result.

@@ -39,6 +39,6 @@ pub(crate) fn write<M: Trainable>(
     let names = stages.into_iter().flat_map(|profile| profile.stages()).map(|stage| stage.name.as_str());
     let Some(trace) = trace.get() else { return Ok(()) };
     files::write(path, &trace.timeline(names))?;
-    eprintln!("wrote {}", path.display());
+    tell!("wrote {}", path.display());
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! `rekindle train`: the main job.
 
+use std::path::Path;
 use std::time::Instant;
 
 use burn::optim::AdamConfig;
 use burn::tensor::Device;
 use rekindle::training::{LossScale, Precision, clip_by_norm};
-use rekindle::{Bytes, Fault, Measuring, Nanos, Plan};
+use rekindle::{Bytes, Fault, Measuring, Nanos, Plan, Planned};
 use rekindle_models::data::Source;
 use rekindle_models::{Batch, Trainable};
 use serde::Serialize;
@@ -15,7 +16,7 @@ use crate::amount::Target;
 use crate::arguments::{Scaling, TrainArguments};
 use crate::cut::Cut;
 use crate::data::Data;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::measure::{Beside, Comparison, Parts, Recipe, build, compare, measured, median, step};
 use crate::models::{Job, Kind, with_model};
 use crate::planning::{self, Knowledge, Known, Planning};
@@ -220,6 +221,14 @@ impl Job for Training<'_> {
     }
 }
 
+/// Refuses a file that is no plan, or that none can be kept in, before anything is measured.
+fn check_cache(path: &Path) -> Result<(), Failure> {
+    match path.exists() {
+        true => Planned::load(path).map(drop).map_err(planning::refused),
+        false => files::check_writable(path),
+    }
+}
+
 fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(), Failure> {
     let mut strategy = strategy(arguments);
     let device = arguments.on.open()?;
@@ -237,6 +246,12 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     }
     if let Some(path) = &arguments.trace {
         timeline::check(path, &strategy)?;
+    }
+    for path in [&arguments.plan, &arguments.cache, &arguments.weights].into_iter().flatten() {
+        failure::refuse_device(path)?;
+    }
+    if let Some(path) = &arguments.cache {
+        check_cache(path)?;
     }
     let mut model = build(kind, &device, size.seed)?;
     if let Some(path) = &arguments.weights {
@@ -261,7 +276,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
                 format!("give more --steps than {first}"),
             ));
         }
-        eprintln!("going on after step {first}");
+        tell!("going on after step {first}");
     }
     // Before anybody asks what training holds: these examples are there the whole time.
     let held_out = HeldOut::look(&data, size, &device);
@@ -277,7 +292,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let mut ready = match (&arguments.plan, &mut adaptive) {
         (_, Some(adaptive)) => {
             let (ready, told) = adaptive.next()?;
-            told.iter().for_each(|told| eprintln!("{told}"));
+            told.iter().for_each(|told| tell!("{told}"));
             ready
         }
         (Some(path), None) => {
@@ -303,7 +318,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
             match planning::ready(&strategy, &model, cut, sample.part(), &mut known, planning) {
                 // Nobody asked for a quarter: a model that is too small for it takes what it needs.
                 Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
-                    eprintln!(
+                    tell!(
                         "no plan takes a quarter of what plain training takes; planning for the smallest budget"
                     );
                     strategy = Strategy::Optimal(Target::Smallest);
@@ -321,13 +336,13 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
             None => strategy.to_string(),
         },
     };
-    eprintln!("training {described} with `{name}`");
+    tell!("training {described} with `{name}`");
     if let Ready::Planned(planned, _) = &ready {
         let predicted = planned.plan().predicted;
         let over = predicted.step_ns.ratio(planned.profile().lower_bound()) - 1.0;
         let budget = planned.budget_bytes().map(|bytes| beside.with(bytes));
         let budget = budget.map(|budget| format!(" of {budget}")).unwrap_or_default();
-        eprintln!(
+        tell!(
             "planned ({}): {}{budget} at the peak, {} step time",
             planned.plan().status,
             beside.with(predicted.peak_bytes),
@@ -436,12 +451,12 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     progress.end(false);
     if let Some(path) = &arguments.save {
         kind.save(path, &model)?;
-        eprintln!("wrote {}", path.display());
+        tell!("wrote {}", path.display());
     }
     let seconds = start.elapsed().as_secs_f64();
     let steps = losses.len() as u32;
     if first + steps < all_steps {
-        eprintln!("ended after {} of {all_steps} steps", first + steps);
+        tell!("ended after {} of {all_steps} steps", first + steps);
     }
     let training_peak = training_peak.saturating_sub(empty);
     // What is gone with the optimizer was its own.
@@ -602,8 +617,8 @@ fn show(summary: &Summary) -> Result<(), Failure> {
         format!("{before:.1}% -> {after:.1}% right on {examples} examples that were held out\n")
     });
     report::show(&format!(
-        "trained {} steps of {}\nloss {:.3} -> {:.3}, {:.0} {}/s\n{}",
-        summary.steps,
+        "trained {} of {}\nloss {:.3} -> {:.3}, {:.0} {}/s\n{}",
+        counted_steps(u64::from(summary.steps)),
         summary.model,
         summary.first_loss,
         summary.last_loss,

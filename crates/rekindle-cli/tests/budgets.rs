@@ -52,6 +52,7 @@ fn steady() -> insta::Settings {
     settings.add_filter(r"--(budget|memory) \d{5,}", "--$1 [N]");
     settings.add_filter(r"xxh3-128:[0-9a-f]{32}", "[FINGERPRINT]");
     settings.add_filter(r"\d+% apart", "[N]% apart");
+    settings.add_filter(r"\[TIME\] +\d+%", "[TIME]  [N]%");
     // Two stages need nearly as much; what threads allocate for good decides.
     settings.add_filter(r", which `.*`\)? with .* needs\.", ", which [ACTION] with [TENSORS] needs.");
     settings.add_filter(r"EOF while parsing .* at line \d+ column \d+", "EOF at [PLACE]");
@@ -184,7 +185,57 @@ fn a_file_that_cannot_be_written_is_refused_before_the_work() {
         assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
         assert!(text(&output.stderr).contains("cannot write"), "{}", text(&output.stderr));
     }
+    let output = rekindle(&small("train", &["--cache", nowhere.to_str().unwrap()]));
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).starts_with("error: cannot write"), "{}", text(&output.stderr));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_plan() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.json");
+    let train = |shell: &str, budget: &str| {
+        let flags = small("train", &["--steps", "1", "--budget", budget, "--cache", plan.to_str().unwrap()]);
+        let script = format!("{shell} exec {} {}", env!("CARGO_BIN_EXE_rekindle"), flags.join(" "));
+        Command::new("sh").args(["-c", &script]).output().unwrap()
+    };
+    let output = train("", "70%");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let old = std::fs::read_to_string(&plan).unwrap();
+    let output = train("trap '' XFSZ; ulimit -f 1;", "80%");
+    assert!(!output.status.success());
+    assert!(text(&output.stderr).contains("cannot write the plan to"), "{}", text(&output.stderr));
+    assert_eq!(std::fs::read_to_string(&plan).unwrap(), old);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no part is left behind");
+}
+
+#[test]
+fn a_profile_says_how_far_apart_its_times_lay() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("profile.json");
+    let flags = ["--cut", "blocks", "--runs", "3", "--json"];
+    let output = done(&small("profile", &flags));
+    let found = json(&output);
+    let spreads = found["measured"]["spreads"].as_array().unwrap();
+    assert_eq!((spreads.len(), &found["measured"]["runs"]), (6, &3.into()));
+    let parts = spreads.iter().flat_map(|spread| [&spread["forward"], &spread["backward"]]);
+    let largest = parts.map(|part| part.as_f64().unwrap()).fold(0.0, f64::max);
+    assert!(largest > 0.0 && found["measured"]["noise"].as_f64() == Some(largest), "{found}");
+    // What is printed is planned like what is written to a file, which has none of it.
+    std::fs::write(&path, &output.stdout).unwrap();
+    done(&["plan", path.to_str().unwrap(), "--budget", "80%"]);
+    let traced = json(&done(&small("profile", &["--trace", "--json"])));
+    assert!(traced["measured"].is_null());
+}
+
+#[test]
+fn a_trace_needs_no_text() {
+    let sizes = ["--layers", "1", "--width", "16", "--heads", "2", "--batch", "1", "--sequence", "65536"];
+    let found = json(&done(&[&["profile", "--trace", "--cut", "blocks", "--json"][..], &sizes].concat()));
+    assert_eq!(found["stages"].as_array().unwrap().len(), 3);
+    let output = rekindle(&[&["profile"][..], &sizes].concat());
+    assert!(text(&output.stderr).contains("expected at least 65537"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -338,6 +338,11 @@ fn bad_requests_exit_with_2_and_a_hint() {
         vec!["train", "--learning-rate", "-1"],
         vec!["train", "--data", "no/such/file"],
         vec!["train", "--sequence", "10000000"],
+        vec!["train", "--budget", "0.3"],
+        vec!["train", "--budget", "-5%"],
+        vec!["train", "--margin", "5%", "--plan", "plan.json"],
+        vec!["plan", "profile.json", "--budget", "0.25"],
+        vec!["report", "--svg", "-o", "/dev/null"],
         vec!["simulate", "no/such/profile.json", "plan.json"],
         vec!["bench", "--strategies", "plain,every-0"],
         vec!["frobnicate"],
@@ -374,6 +379,28 @@ fn a_reader_that_closes_its_end_is_no_panic() {
     assert!(output.stderr.is_empty(), "{}", seen(&output));
 }
 
+/// `rekindle train 2>&1 | head -1`, and a log on a full disk, once ended in a panic after all the work.
+#[cfg(target_os = "linux")]
+#[test]
+fn words_that_nobody_can_read_are_no_panic() {
+    let full = || Stdio::from(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap());
+    let closed = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        Stdio::from(writer)
+    };
+    for (arguments, code) in
+        [(tiny("train", &["--steps", "1", "--json"]), 0), (vec!["train", "--heads", "3"], 2)]
+    {
+        for stderr in [full(), closed()] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+            let output = command.args(&arguments).stderr(stderr).output().unwrap();
+            assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+            assert_eq!(output.stdout.is_empty(), code != 0);
+        }
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_under_the_output_is_a_failure_with_words() {
@@ -401,7 +428,16 @@ fn what_a_link_leads_to_is_written_and_devices_stay_devices() {
     let output = profile("/dev/full");
     assert_eq!(output.status.code(), Some(1), "{}", seen(&output));
     assert!(std::fs::metadata("/dev/full").unwrap().file_type().is_char_device());
-    for arguments in [&["simulate", "/dev/zero", "/dev/zero"][..], &["train", "--data", "/dev/zero"]] {
+    for arguments in [
+        &["simulate", "/dev/zero", "/dev/zero"][..],
+        &["train", "--data", "/dev/zero"],
+        &["train", "--model", "lstm", "--data", "/dev/zero"],
+        &["train", "--plan", "/dev/zero"],
+        &["train", "--cache", "/dev/full"],
+        &["train", "--weights", "/dev/zero"],
+        &["report", "/dev/zero", "-o", "/dev/null"],
+        &["sample", "/dev/zero"],
+    ] {
         let output = rekindle(arguments);
         assert_eq!(output.status.code(), Some(2), "{}", seen(&output));
         assert!(seen(&output).contains("is a device, which may never end"), "{}", seen(&output));

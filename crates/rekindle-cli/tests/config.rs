@@ -164,6 +164,16 @@ fn a_file_that_cannot_be_read_is_refused() {
     assert_snapshot!(all);
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_never_ends_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink("/dev/zero", folder.path().join("rekindle.toml")).unwrap();
+    let output = rekindle(folder.path(), &["train", "--layers", "0"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(words(&output.stderr).contains("is a device, which may never end"), "{}", words(&output.stderr));
+}
+
 #[test]
 fn an_empty_file_and_a_file_with_a_mark_in_front_are_fine() {
     for file in ["", "\n# nothing\n", "\u{feff}[plan]\nsolver = \"list\"\n", "[plan]\r\nsolver = 'list'\r\n"]

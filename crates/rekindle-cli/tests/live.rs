@@ -40,6 +40,10 @@ struct Watched {
 }
 
 fn watch(more: &[&str]) -> Watched {
+    watch_command(&[&TINY, more].concat())
+}
+
+fn watch_command(arguments: &[&str]) -> Watched {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
     grantpt(&master).unwrap();
     unlockpt(&master).unwrap();
@@ -48,8 +52,7 @@ fn watch(more: &[&str]) -> Watched {
     tcsetwinsize(&master, size).unwrap();
     let terminal = OpenOptions::new().read(true).write(true).open(name).unwrap();
     let child = Command::new(env!("CARGO_BIN_EXE_rekindle"))
-        .args(TINY)
-        .args(more)
+        .args(arguments)
         .env("TERM", "xterm")
         .stdin(terminal.try_clone().unwrap())
         .stderr(terminal.try_clone().unwrap())
@@ -144,6 +147,17 @@ fn an_error_gives_the_terminal_back_before_it_is_told() {
     assert_eq!(output.status.code(), Some(1));
     let (_, after) = drawn.split_once(LEAVE).unwrap();
     assert!(after.contains("error: the loss is") && after.contains("hint: "), "{after:?}");
+}
+
+#[test]
+fn measuring_has_a_bar_that_knows_how_many_stages_there_are() {
+    let sizes = ["--layers", "3", "--width", "64", "--heads", "2", "--sequence", "64", "--batch", "2"];
+    let arguments = [&["profile", "--cut", "blocks", "--runs", "20"][..], &sizes].concat();
+    let mut watched = watch_command(&arguments);
+    watched.see("1/5 block.0");
+    assert!(watched.child.wait().unwrap().success(), "{}", watched.drawn());
+    let unwatched = Command::new(env!("CARGO_BIN_EXE_rekindle")).args(arguments).output().unwrap();
+    assert!(unwatched.status.success() && unwatched.stderr.is_empty());
 }
 
 #[test]

@@ -101,6 +101,9 @@ fn every_model_is_verified_in_parts_of_a_batch_and_traced() {
         assert_eq!(verdict["identical"], verdict["tensors"], "{model}");
         let profile = json(&[&["profile", "--trace", "--model", model, "--batch", "4"], size].concat());
         assert_eq!(profile["format"], "rekindle.profile/1", "{model}");
+        assert_eq!(profile["model"], model);
+        let flags = ["profile", "--cut", "blocks", "--runs", "1", "--model", model, "--batch", "4"];
+        assert_eq!(json(&[&flags, size].concat())["model"], model, "measured or traced, it has one name");
         assert!(profile["stages"].as_array().unwrap().len() > 3, "{model}");
     }
 }

@@ -359,6 +359,11 @@ impl Staged for Gpt {
     type Input = Tensor<2, Int>;
     type Output = Tensor<1>;
 
+    fn name(&self) -> String {
+        // A Llama has rotary positions, which are no parameters.
+        if self.embedding.positions.is_some() { "gpt" } else { "llama" }.to_owned()
+    }
+
     fn stages(&self, batch: &GptBatch) -> (Region<Tensor<2, Int>, Tensor<1>>, Tensor<2, Int>) {
         let body = self.body(&batch.tokens);
         let region = body.stage_with("head", &self.head_stage(), batch.targets.clone(), HeadStage::loss);

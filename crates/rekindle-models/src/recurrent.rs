@@ -181,6 +181,13 @@ impl Staged for Recurrent {
     type Input = RecurrentState;
     type Output = Tensor<1>;
 
+    fn name(&self) -> String {
+        match self.cell {
+            Cell::Lstm(_) => "lstm".to_owned(),
+            Cell::Gru(_) => "gru".to_owned(),
+        }
+    }
+
     fn stages(&self, batch: &SequenceBatch) -> (Region<RecurrentState, Tensor<1>>, RecurrentState) {
         self.cut(batch, self.coarse_steps(batch.sequences.dims()[1]))
     }

@@ -20,7 +20,7 @@
 
 use std::collections::HashMap;
 
-use rekindle_plan::{Action, Boundary, Bytes, Name, Plan, Profile};
+use rekindle_plan::{Action, Boundary, Bytes, Name, Plan, Profile, Stage};
 
 /// How a stage fares under a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -109,6 +109,44 @@ pub fn stays(profile: &Profile, plan: &Plan) -> Vec<Stay> {
     }
     stays.sort_by_key(|stay| stay.from);
     stays
+}
+
+/// What a plan holds on the device from one action to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// A stage's tape.
+    Tape(Stage),
+    /// A boundary that stays longer than it must.
+    Boundary(Boundary),
+}
+
+/// The largest tape or boundary that a legal plan holds on the device while an action runs.
+///
+/// ```
+/// use rekindle_plan::{Bytes, Plan, Profile, Rule, Stage, StageProfile};
+/// use rekindle_report::kept::{Held, largest_at};
+///
+/// let stage = |i: u64| StageProfile {
+///     name: format!("block.{i}"),
+///     output_bytes: Bytes::new(1),
+///     tape_bytes: Bytes::new(8 + i),
+///     ..StageProfile::default()
+/// };
+/// let profile = Profile::new("two", "none", Bytes::new(1), (0..2).map(stage).collect())?;
+/// let plan = Plan::by_rule(&profile, Rule::StoreAll, None)?;
+/// let last = plan.actions.len() - 1;
+/// assert_eq!(largest_at(&profile, &plan, 1), Some((Held::Tape(Stage::new(2)), Bytes::new(9))));
+/// assert_eq!(largest_at(&profile, &plan, last), Some((Held::Tape(Stage::new(1)), Bytes::new(8))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn largest_at(profile: &Profile, plan: &Plan, action: usize) -> Option<(Held, Bytes)> {
+    let tapes = stages(profile, plan).into_iter().zip(1..);
+    let tapes = tapes.filter(|(story, _)| (story.taped.0..=story.taped.1).contains(&action));
+    let tapes = tapes.map(|(story, number)| (Held::Tape(Stage::new(number)), story.tape_bytes));
+    let stays = stays(profile, plan).into_iter();
+    let stays = stays.filter(|stay| stay.place.is_none() && (stay.from..=stay.to).contains(&action));
+    let stays = stays.map(|stay| (Held::Boundary(stay.boundary), stay.bytes));
+    tapes.chain(stays).max_by_key(|(_, bytes)| *bytes)
 }
 
 /// Every forward of a plan, so that what a boundary is kept for is found without going through the plan for each.

@@ -1,5 +1,6 @@
 //! HTML and SVG that cannot be broken by what users call their stages.
 
+use std::collections::HashMap;
 use std::fmt::{self, Display, Write};
 
 /// Markup under construction. Text and attributes only get in through the escaping methods; names of elements and
@@ -117,8 +118,44 @@ impl Display for Px {
     }
 }
 
-/// The first letters of a name, for a label with room for `most`.
-pub(crate) fn shortened(name: &str, most: usize) -> String {
+/// Labels with room for `most` letters each, for names in their order. Names that differ have labels that differ: where shortening would
+/// make them alike, they are numbered from 1.
+pub(crate) fn distinct<'a>(names: impl Iterator<Item = &'a str>, most: usize) -> Vec<String> {
+    let names: Vec<&str> = names.collect();
+    let fit = names.iter().all(|name| name.chars().count() <= most);
+    // What a label stands for, and whether for another name as well.
+    let mut known: HashMap<String, (&str, bool)> = HashMap::new();
+    let mut labels = Vec::with_capacity(names.len());
+    for name in &names {
+        let label = if fit { (*name).to_owned() } else { without_beginning(name, most) };
+        known.entry(label.clone()).and_modify(|(of, shared)| *shared |= of != name).or_insert((name, false));
+        labels.push(label);
+    }
+    for ((label, name), number) in labels.iter_mut().zip(&names).zip(1..) {
+        if known.get(label).is_some_and(|(_, shared)| *shared) {
+            let number = format!("{number} ");
+            *label = format!("{number}{}", shortened(name, most.saturating_sub(number.len())));
+        }
+    }
+    labels
+}
+
+/// A name without the words before its number, which its neighbours have as well: `3.attention` for `block.3.attention`.
+fn without_beginning(name: &str, most: usize) -> String {
+    let mut numbered = name.match_indices('.').map(|(at, _)| &name[at + 1..]);
+    let numbered = numbered.find(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()));
+    match numbered {
+        Some(rest) if rest.chars().count() > most => {
+            let head: String = rest.chars().take(most.saturating_sub(1)).collect();
+            format!("{head}…")
+        }
+        Some(rest) => rest.to_owned(),
+        None => shortened(name, most),
+    }
+}
+
+/// The ends of a name, for a label with room for `most`.
+fn shortened(name: &str, most: usize) -> String {
     if name.chars().count() <= most {
         return name.to_owned();
     }
@@ -158,6 +195,20 @@ mod tests {
         for (number, text) in [(0.0, "0"), (-0.001, "0"), (1.5, "1.5"), (10.0, "10"), (2.0 / 3.0, "0.67")] {
             assert_eq!(Px(number).to_string(), text);
         }
+    }
+
+    #[test]
+    fn labels_of_names_that_differ_differ() {
+        let of = |names: &[&str], most| distinct(names.iter().copied(), most);
+        assert_eq!(
+            of(&["embedding", "block.7.qkv", "block.3.attention", "block.13.activation"], 11),
+            ["embedding", "7.qkv", "3.attention", "13.activat…"]
+        );
+        let long = ["encoder.left.projection", "encoder.lift.projection", "head"];
+        assert_eq!(of(&long, 11), ["1 enco…tion", "2 enco…tion", "head"]);
+        assert_eq!(of(&["same", "same"], 4), ["same", "same"], "nothing tells them apart");
+        assert_eq!(of(&["block.1.a.long.name", "block.1.a.long.nape"], 9), ["1 blo…ame", "2 blo…ape"]);
+        assert_eq!(of(&["abcdef", "abcdeg"], 1), ["1 …", "2 …"]);
     }
 
     #[test]

@@ -50,7 +50,7 @@ pub struct Measured {
     pub step_ns: Nanos,
     /// What ran, in the order it ran; empty where no trace was taken.
     pub events: Vec<MeasuredEvent>,
-    /// What was seen to set the peak, in words.
+    /// What was seen to set the peak, in words; without them it is the event with the highest peak.
     pub set_by: Option<String>,
     /// What was moved to other places and back, and how much of that was waited for, in words.
     pub transfers: Option<String>,

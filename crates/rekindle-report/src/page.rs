@@ -225,7 +225,7 @@ fn frontier_section(page: &mut Markup, report: &Report<'_>, step: &Step<'_>) {
 }
 
 fn totals_section(page: &mut Markup, report: &Report<'_>, step: &Step<'_>) {
-    section(page, "totals", "All memory");
+    section(page, "totals", "All memory at the predicted peak");
     match &report.totals {
         None => {
             let words = format!(
@@ -235,7 +235,11 @@ fn totals_section(page: &mut Markup, report: &Report<'_>, step: &Step<'_>) {
             page.element("p", &[("class", &"note")], words);
         }
         Some(given) => {
-            figure(page, |look| totals::draw(given, look), "What training takes, by what it is for.");
+            figure(
+                page,
+                |look| totals::draw(given, look),
+                "What training takes at the moment that is predicted to be the worst, by what it is for.",
+            );
             tables::totals(page, given);
         }
     }

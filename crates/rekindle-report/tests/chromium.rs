@@ -200,11 +200,19 @@ fn nothing_is_wider_than_a_phone_in_light_and_dark() {
     let named = rekindle_plan::Profile::new(long, long, input, stages).unwrap();
     let plan = example::quarter_or_more(&named);
     let named = Report::new(&named, &plan).html().unwrap();
+    let parts = ["qkv", "attention", "projection", "up", "activation", "down"];
+    let parts =
+        (8..14).flat_map(|block| parts.map(|part| example::stage(format!("block.{block}.{part}"), 1)));
+    let parts = rekindle_plan::Profile::new("parts", "none", input, parts.collect()).unwrap();
+    let plan = example::quarter_or_more(&parts);
+    let parts = Report::new(&parts, &plan).html().unwrap();
     let script = "
         var root = document.documentElement, dark = matchMedia('(prefers-color-scheme: dark)').matches;
         var figure = document.querySelector('#memory svg.narrow').getBoundingClientRect();
-        parent.postMessage([innerWidth, root.scrollWidth, Math.round(figure.width), dark].join(' '), '*');";
-    for (name, html) in [("phone", &full_page()), ("phone-names", &named)] {
+        var labels = [...document.querySelectorAll('#plan svg.narrow .number')];
+        var left = Math.floor(Math.min(...labels.map(function (label) { return label.getBBox().x; })));
+        parent.postMessage([innerWidth, root.scrollWidth, Math.round(figure.width), dark, left].join(' '), '*');";
+    for (name, html) in [("phone", &full_page()), ("phone-names", &named), ("phone-parts", &parts)] {
         for dark in [false, true] {
             let outer = in_a_phone(folder.path(), html, script);
             let seen = load(&chromium, folder.path(), &outer, dark);
@@ -214,6 +222,7 @@ fn nothing_is_wider_than_a_phone_in_light_and_dark() {
             let figure: u32 = told[2].parse().unwrap();
             assert!((330..=390).contains(&figure), "{name}: the figure is {figure} wide");
             assert_eq!(told[3], dark.to_string());
+            assert!(told[4].parse::<i32>().unwrap() >= 0, "{name}: a label begins at {}", told[4]);
             let name = if dark { format!("{name}-dark") } else { name.to_owned() };
             screenshot(
                 &chromium,

@@ -86,7 +86,7 @@ fn everything_asked_for_is_on_the_page() {
         "The plan",
         "The frontier",
         "What is kept",
-        "All memory",
+        "All memory at the predicted peak",
         "optimal in its class",
         "52.0 MiB of a budget of 52.1 MiB",
         "Predicted and measured",
@@ -110,6 +110,72 @@ fn everything_asked_for_is_on_the_page() {
         [marks(&html, "forward"), marks(&html, "again"), marks(&html, "backward")],
         [2 * 27, 2 * 21, 2 * 27]
     );
+}
+
+#[test]
+fn a_measured_peak_is_set_by_a_stage_with_its_name() {
+    let profile = example::gpt();
+    let plan = example::quarter(&profile);
+    let mut report = full(&profile, &plan);
+    let measured = report.measured.as_mut().unwrap();
+    measured.set_by = None;
+    let highest = measured.events.iter().rposition(|event| event.action == plan.actions.len() - 3).unwrap();
+    measured.events[highest].peak_bytes = Some(Bytes::mebibytes(99));
+    let words = words(&report.html().unwrap());
+    let (_, told) = words.split_once("The measured peak was set by the ").unwrap();
+    let told = told.split_once('.').unwrap().0.to_owned() + told.split_once('.').unwrap().1;
+    assert!(told.starts_with("forward of") || told.starts_with("backward of"), "{told}");
+    assert!(told.contains("; the largest it keeps then is"), "{told}");
+    for event in &mut report.measured.as_mut().unwrap().events {
+        event.peak_bytes = None;
+    }
+    assert!(!report.html().unwrap().contains("The measured peak was set by"), "nobody saw a peak");
+}
+
+#[test]
+fn every_stage_is_in_the_table_of_what_is_kept() {
+    // No two of them are alike, so each has a row.
+    let stages = (0..100).map(|index| StageProfile {
+        tape_bytes: Bytes::mebibytes(8 + index),
+        ..example::stage(format!("block.{index}"), 1)
+    });
+    let profile = Profile::new("hundred", "none", Bytes::new(1 << 18), stages.collect()).unwrap();
+    let plan = Plan::by_rule(&profile, Rule::StoreAll, None).unwrap();
+    let html = Report::new(&profile, &plan).html().unwrap();
+    let document = parsed(&html);
+    let rows: Vec<_> = document.descendants().filter(|node| node.attribute("scope") == Some("row")).collect();
+    let folded = |node: &roxmltree::Node<'_, '_>| node.ancestors().any(|outer| outer.has_tag_name("details"));
+    for index in 0..100 {
+        let name = format!("block.{index}");
+        let found: Vec<_> = rows.iter().filter(|row| row.text() == Some(&name)).collect();
+        assert!(!found.is_empty(), "no {name}");
+        assert_eq!(found.iter().all(|row| folded(row)), index >= 40, "{name}");
+    }
+    assert!(words(&html).contains("And 60 more rows"));
+}
+
+/// Once they were printed over each other.
+#[test]
+fn the_names_of_two_near_spots_do_not_touch() {
+    let profile = example::gpt();
+    let plan = example::quarter(&profile);
+    let mut report = full(&profile, &plan);
+    let predicted = plan.predicted;
+    for (bytes, time) in [(1.0, 1.0), (1.01, 1.02), (0.99, 1.02), (1.01, 0.98), (0.99, 0.98), (1.0, 1.1)] {
+        let measured = report.measured.as_mut().unwrap();
+        measured.peak_bytes = Bytes::new((predicted.peak_bytes.get() as f64 * bytes) as u64);
+        measured.step_ns = Nanos::new((predicted.step_ns.get() as f64 * time) as u64);
+        let svg = report.svg(Figure::Frontier).unwrap();
+        let document = parsed(&svg);
+        let place = |words: &str| {
+            let label = document.descendants().find(|node| node.is_element() && node.text() == Some(words));
+            let label = label.unwrap();
+            ["x", "y"].map(|name| label.attribute(name).unwrap().parse::<f64>().unwrap())
+        };
+        let ([x, y], [other_x, other_y]) = (place("this plan"), place("measured"));
+        let apart = (x - other_x).abs() > 70.0 || (y - other_y).abs() > 13.0;
+        assert!(apart, "{bytes} {time}: {x} {y} and {other_x} {other_y}");
+    }
 }
 
 #[test]

@@ -430,6 +430,14 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// A plan cannot be kept in its file.
+    #[error("cannot write the plan to {path}: {source}")]
+    PlanNotWritten {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The loss does not depend on anything that needs a gradient.
     #[error(
         "the loss is not tracked, so there is nothing to go back through; build the model on a device with `.autodiff()` and keep at least one parameter unfrozen"

@@ -81,6 +81,7 @@ mod checks;
 mod description;
 mod dropout;
 mod error;
+mod file;
 mod flag;
 mod hand_over;
 mod kept;

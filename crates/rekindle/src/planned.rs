@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::places::{self, Places};
-use crate::{Description, Error, Staged};
+use crate::{Description, Error, Staged, file};
 
 /// The version of the file that [`Planned`] is kept in.
 pub const PLANNED_FORMAT: &str = "rekindle.planned/1";
@@ -138,7 +138,7 @@ impl Planned {
     /// When the file cannot be read or holds something else.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let shown = || path.display().to_string();
-        let text = std::fs::read_to_string(path)
+        let text = file::read_text(path)
             .map_err(|error| Error::PlanFile { path: shown(), reason: error.to_string() })?;
         Self::from_json(&text).map_err(|error| match error {
             Error::PlanFile { reason, .. } => Error::PlanFile { path: shown(), reason },
@@ -186,19 +186,9 @@ impl Planned {
     /// replaced at once or not at all.
     ///
     /// # Errors
-    /// When the file cannot be written.
+    /// When the file cannot be written; the old one is then as it was.
     pub fn save(&self, path: &Path) -> Result<(), Error> {
-        let failed = |error: std::io::Error| Error::PlanFile {
-            path: path.display().to_string(),
-            reason: error.to_string(),
-        };
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{}.part", std::process::id()));
-        let written = std::fs::write(&beside, format!("{}\n", self.to_json()))
-            .and_then(|()| std::fs::rename(&beside, path));
-        if written.is_err() {
-            let _ = std::fs::remove_file(&beside);
-        }
-        written.map_err(failed)
+        file::write(path, &format!("{}\n", self.to_json()))
+            .map_err(|source| Error::PlanNotWritten { path: path.display().to_string(), source })
     }
 }

@@ -59,7 +59,10 @@ impl Language {
                 .with_burn(size.burn)
                 .with_precision(size.precision),
             examples: size.batch / size.micro_batches.max(1),
-            data: text(given.data.as_deref(), size.sequence)?,
+            data: match given.unread {
+                true => any_text(size.sequence)?,
+                false => text(given.data.as_deref(), size.sequence)?,
+            },
         })
     }
 }
@@ -70,6 +73,15 @@ fn text(path: Option<&Path>, sequence: usize) -> Result<Data<Text>, Failure> {
         Some(path) => (failure::read(path)?, format!("`{}`", path.display())),
         None => (OWN_TEXT.as_bytes().to_vec(), "the text inside the command".to_owned()),
     };
+    text_of(bytes, &name, sequence)
+}
+
+/// A text that is long enough, for who does not read it.
+fn any_text(sequence: usize) -> Result<Data<Text>, Failure> {
+    text_of(vec![b' '; sequence.saturating_add(1)], "a text", sequence)
+}
+
+fn text_of(bytes: Vec<u8>, name: &str, sequence: usize) -> Result<Data<Text>, Failure> {
     let checksum = format!("{:016x}", xxhash_rust::xxh3::xxh3_64(&bytes));
     let text = Text::new(bytes, sequence).map_err(|TextTooShort { found, needed }| {
         Failure::request(

@@ -6,7 +6,7 @@ use rekindle_models::{Recurrent, RecurrentConfig, RecurrentKind, SequenceBatch};
 
 use super::{DataArguments, Kind, ModelName};
 use crate::data::Data;
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::report::counted;
 use crate::size::Size;
 
@@ -53,6 +53,7 @@ impl Seen {
                 length,
             });
         };
+        failure::refuse_device(path)?;
         let refused = |error| {
             Failure::request(
                 anyhow::Error::new(error).context(format!("`{}`", path.display())),

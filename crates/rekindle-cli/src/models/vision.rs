@@ -79,7 +79,7 @@ pub(super) fn side(
     skipped: &[Skipped],
 ) -> Result<usize, Failure> {
     for Skipped { path, reason } in skipped {
-        eprintln!("left out {}: {reason}", path.display());
+        tell!("left out {}: {reason}", path.display());
     }
     match height == width {
         true => Ok(height),

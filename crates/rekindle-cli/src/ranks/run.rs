@@ -184,7 +184,7 @@ impl<M: Trainable> Run<'_, M> {
             let all = build(kind, self.device, self.size.seed)?;
             let all = Layout::new(&all)?.to_model(all, &weights)?;
             kind.save(path, &statistics.put(all, &not_trained))?;
-            eprintln!("wrote {}", path.display());
+            tell!("wrote {}", path.display());
         }
         Ok(())
     }

@@ -83,7 +83,7 @@ fn read_newest(saving: Option<&mut Snapshots>, identity: &Metadata) -> Result<(W
     let latest =
         saving.latest().map_err(|error| Failure::request(error, "give another --snapshots directory"))?;
     for unusable in &latest.skipped {
-        eprintln!("{unusable}");
+        tell!("{unusable}");
     }
     let directory = saving.directory().display();
     let snapshot =

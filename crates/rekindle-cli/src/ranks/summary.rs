@@ -77,8 +77,8 @@ impl Summary {
     /// For people.
     pub(super) fn show(&self) -> Result<(), Failure> {
         report::show(&format!(
-            "trained {} steps of {} on {}\nloss {:.3} -> {:.3}, {:.0} {}/s\n",
-            self.steps,
+            "trained {} of {} on {}\nloss {:.3} -> {:.3}, {:.0} {}/s\n",
+            report::counted(self.steps as usize, "step"),
             self.model,
             report::counted(self.ranks.len(), "rank"),
             self.first_loss,

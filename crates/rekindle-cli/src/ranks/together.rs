@@ -22,7 +22,7 @@ pub(super) fn together<T>(world: &dyn Collective, own: Result<T, Failure>) -> Re
     let said = |rank: usize| all.get(rank).and_then(|said| said.first()).copied().unwrap_or(0);
     let Some(first) = (0..all.len()).find(|rank| said(*rank) > 0) else { return own };
     if let (true, Err(failure)) = (first == world.rank(), &own) {
-        eprintln!("{failure}");
+        tell!("{failure}");
     }
     // Nobody ends before that is said: `mpirun` ends everybody with the first.
     world.barrier()?;

@@ -210,6 +210,7 @@ impl<M: Trainable> Prepared<M> {
         let device = crate::device::cpu();
         let mut model = build(kind, &device, size.seed)?;
         if let Some(path) = &arguments.weights {
+            crate::failure::refuse_device(path)?;
             model = kind.load(path, model, &device)?;
         }
         let sample = kind.blank(2, &device);
@@ -244,15 +245,15 @@ impl<M: Trainable> Prepared<M> {
         let (described, strategy) = (size.describe(kind), strategy(arguments));
         if world.rank() == 0 {
             if arguments.ranks.partition_checkpoints && shape.peers == 1 {
-                eprintln!(
+                tell!(
                     "--partition-checkpoints: no two ranks have the same boundaries here, so there is nothing to share out"
                 );
             }
             if arguments.ranks.stage() != ZeroStage::Off && shape.replicas == 1 {
-                eprintln!("--zero: there is one replica, so there is nothing to share out");
+                tell!("--zero: there is one replica, so there is nothing to share out");
             }
             let ranks = report::counted(world.size(), "rank");
-            eprintln!("training {described} with `{strategy}` on {ranks}");
+            tell!("training {described} with `{strategy}` on {ranks}");
         }
         let mut data = kind.data().seeded(size.seed);
         let sample = own_parts::<K>(&mut data.clone(), &grid, size, &device);

@@ -16,6 +16,8 @@ const APART: f64 = 7.0;
 const FAR_BUDGETS: f64 = 8.0;
 /// So are times.
 const FAR_TIMES: f64 = 2.0;
+/// Two names nearer than this, across and down, would lie on one another.
+const NAME: (f64, f64) = (90.0, 30.0);
 
 /// `None` when there are no points. Without a step it is the curve alone.
 pub(crate) fn draw(
@@ -90,19 +92,21 @@ pub(crate) fn draw(
             &tell(profile, point.budget_bytes, point.step_ns.get(), "budget"),
         );
     }
-    if let (Some((x, y)), Some(measured)) = (seen, measured) {
-        let at = (across.at(x), up.at(y));
+    let on_paper = |(x, y): (f64, f64)| (across.at(x), up.at(y));
+    let (below_own, below_seen) = match (own.map(on_paper), seen.map(on_paper)) {
+        (Some(own), Some(seen)) => names_below(own, seen),
+        _ => (ABOVE, ABOVE),
+    };
+    if let (Some(at), Some(measured)) = (seen.map(on_paper), measured) {
         let words = tell(profile, measured.peak_bytes, measured.step_ns.get(), "measured peak");
         spot(&mut canvas, "mark seen", at, "5", &words);
-        name(&mut canvas, &frame, at, "measured", -10.0);
+        name(&mut canvas, &frame, at, "measured", below_seen);
     }
-    if let (Some((x, y)), Some(step)) = (own, step) {
-        let at = (across.at(x), up.at(y));
+    if let (Some(at), Some(step)) = (own.map(on_paper), step) {
         let taken = &step.simulation;
         let words = tell(profile, taken.peak_bytes, taken.step_ns.get(), "this plan’s peak");
         spot(&mut canvas, "mark chosen", at, "5.5", &words);
-        let crowded = seen.is_some_and(|seen| up.at(seen.1) < at.1);
-        name(&mut canvas, &frame, at, "this plan", if crowded { 18.0 } else { -10.0 });
+        name(&mut canvas, &frame, at, "this plan", below_own);
     }
     Some(canvas.finish(drawn < points.len() || dots < points.len()))
 }
@@ -134,6 +138,20 @@ fn spot(canvas: &mut Canvas, class: &'static str, at: (f64, f64), radius: &'stat
         .element("title", &[], words)
         .close("circle")
         .line();
+}
+
+/// How far below its spot a name stands.
+const ABOVE: f64 = -10.0;
+const BELOW: f64 = 18.0;
+
+/// Where the names of two spots stand: above both, or where these are near each other above the higher and below the lower one.
+fn names_below(own: (f64, f64), seen: (f64, f64)) -> (f64, f64) {
+    let near = (own.0 - seen.0).abs() < NAME.0 && (own.1 - seen.1).abs() < NAME.1;
+    match (near, own.1 < seen.1) {
+        (false, _) => (ABOVE, ABOVE),
+        (true, true) => (ABOVE, BELOW),
+        (true, false) => (BELOW, ABOVE),
+    }
 }
 
 fn name(canvas: &mut Canvas, frame: &Frame, at: (f64, f64), words: &'static str, below: f64) {

@@ -4,7 +4,7 @@ use rekindle_plan::{Action, Stage};
 
 use super::{Anchor, Area, Canvas, Drawing, Frame, Look, Swatch, legend_height};
 use crate::kept;
-use crate::markup::shortened;
+use crate::markup::distinct;
 use crate::scale::{Scale, time_unit};
 use crate::step::{Step, Work};
 
@@ -16,6 +16,8 @@ const NAME_HEIGHT: f64 = 12.0;
 const MOST_MARKS: usize = 2_000;
 /// What is narrower than this cannot be seen.
 const NARROWEST: f64 = 0.8;
+/// The widest that letters of names are on average, in the fonts a page is seen in.
+const LETTER: f64 = 7.0;
 
 /// One mark: what is done in a row, from where to where on the axis.
 #[derive(Clone, Copy, Debug)]
@@ -79,7 +81,9 @@ pub(crate) fn draw(step: &Step<'_>, look: Look) -> Drawing {
     ];
     let legend: Vec<_> =
         legend.into_iter().filter(|item| used(item.0)).map(|(_, swatch, words)| (swatch, words)).collect();
-    let left = if look.is_narrow() { 70.0 } else { 108.0 };
+    let names = row_names(step, rows, shared, if look.is_narrow() { 11 } else { 18 });
+    let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+    let left = (longest as f64 * LETTER + 8.0).max(28.0);
     let top = legend_height(&legend, look) + 14.0;
     let height = top + pitch * rows as f64 + 42.0;
     let mut canvas = Canvas::new("timeline", &summary(step), height, look);
@@ -87,14 +91,13 @@ pub(crate) fn draw(step: &Step<'_>, look: Look) -> Drawing {
     canvas.legend(&legend, 0.0);
     let frame = Frame { left, right: look.width() - 8.0, top, bottom: top + pitch * rows as f64 };
     let across = Scale::linear(0.0, step.length(), frame.left, frame.right);
-    for row in 0..rows {
+    for (row, words) in names.iter().enumerate() {
         let y = frame.top + pitch * row as f64;
         if row % named > 0 {
             continue;
         }
         canvas.line("grid", (frame.left, y), (frame.right, y));
-        let words = row_name(step, row, shared, if look.is_narrow() { 10 } else { 15 });
-        canvas.label("number", Anchor::End, (frame.left - 6.0, y + pitch / 2.0 + 4.0), &words);
+        canvas.label("number", Anchor::End, (frame.left - 6.0, y + pitch / 2.0 + 4.0), words);
     }
     let turn = across.at(step.turn());
     canvas.line("turn", (turn, frame.top), (turn, frame.bottom));
@@ -200,13 +203,15 @@ fn together(mut bars: Vec<Bar>, pixel: f64, most: usize) -> (Vec<Bar>, bool) {
     }
 }
 
-fn row_name(step: &Step<'_>, row: usize, shared: usize, most: usize) -> String {
+/// What the rows are called: the stages' names, or their numbers where several share a row.
+fn row_names(step: &Step<'_>, rows: usize, shared: usize, most: usize) -> Vec<String> {
     let stages = step.profile.stages();
-    let first = row * shared;
-    let last = (first + shared).min(stages.len()) - 1;
-    match last - first {
-        0 => shortened(&stages[first].name, most),
-        _ => format!("{} to {}", first + 1, last + 1),
+    match shared {
+        0 | 1 => distinct(stages.iter().map(|stage| stage.name.as_str()), most),
+        _ => (0..rows)
+            .map(|row| (row * shared + 1, ((row + 1) * shared).min(stages.len())))
+            .map(|(first, last)| if first == last { first.to_string() } else { format!("{first} to {last}") })
+            .collect(),
     }
 }
 

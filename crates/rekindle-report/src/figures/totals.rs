@@ -12,7 +12,8 @@ pub(crate) fn draw(totals: &Totals, look: Look) -> Drawing {
     let parts = totals.parts();
     let all: Bytes = parts.iter().map(|part| part.1).sum();
     let words: Vec<String> = parts.iter().map(|(name, bytes)| format!("{name} {bytes}")).collect();
-    let summary = format!("The memory of training, {all} in all: {}.", words.join(", "));
+    let summary =
+        format!("The memory of training at its predicted peak, {all} in all: {}.", words.join(", "));
     // In the page a table says what the colours mean.
     let paper = look == Look::Paper;
     let mut canvas = Canvas::new("totals", &summary, if paper { 64.0 } else { 38.0 }, look);

@@ -6,13 +6,15 @@ use rekindle_plan::{Boundary, Bytes, Live, LiveKind, Nanos, Stage};
 
 use super::{again, counted, grouped, part, percent, signed_percent, time};
 use crate::figures::totals::CLASSES;
-use crate::kept::{self, StageStory, Stay};
+use crate::kept::{self, Held, StageStory, Stay};
 use crate::markup::Markup;
 use crate::step::Step;
-use crate::{Report, Totals};
+use crate::{MeasuredEvent, Report, Totals};
 
-/// More rows than this nobody reads.
+/// More rows than this only who wants to know them all reads.
 const MOST_ROWS: usize = 40;
+/// More than this, and a page is slow.
+const MOST_UNFOLDED: usize = 5_000;
 /// Of the tensors that set the peak, these tell the story.
 const MOST_TENSORS: usize = 10;
 /// More than this many stretches of numbers are counted only.
@@ -95,12 +97,34 @@ pub(super) fn measured(page: &mut Markup, report: &Report<'_>, step: &Step<'_>) 
         );
         page.element("p", &[("class", &"note")], words);
     }
-    if let Some(set_by) = &measured.set_by {
+    if let Some(set_by) = measured.set_by.clone().or_else(|| set_by(step, &measured.events)) {
         page.element("p", &[("class", &"note")], format!("The measured peak was set by {set_by}."));
     }
     if let Some(transfers) = &measured.transfers {
         page.element("p", &[("class", &"note")], format!("In the measured step, {transfers}."));
     }
+}
+
+/// The action whose measured peak was the highest, and the largest of what its plan keeps then; `None` where no peak was seen.
+fn set_by(step: &Step<'_>, events: &[MeasuredEvent]) -> Option<String> {
+    let highest = events.iter().filter(|event| event.peak_bytes.is_some());
+    // Of equals the first, as the simulator has it.
+    let highest = highest.rev().max_by_key(|event| event.peak_bytes)?.action;
+    let largest = kept::largest_at(step.profile, step.plan, highest).map(|(what, bytes)| match what {
+        Held::Tape(stage) => {
+            format!("; the largest it keeps then is the tape of {}, {bytes}", step.name(stage))
+        }
+        Held::Boundary(boundary) => {
+            format!("; the largest it keeps then is {}, {bytes}", step.boundary(boundary))
+        }
+    });
+    Some(format!(
+        "the {}, action {} of {}{}",
+        step.tell(highest),
+        grouped(highest as u64 + 1),
+        grouped(step.plan.actions.len() as u64),
+        largest.unwrap_or_default()
+    ))
 }
 
 /// What is alive at the peak.
@@ -246,7 +270,7 @@ pub(super) fn kept(page: &mut Markup, step: &Step<'_>) {
     page.element("p", &[("class", &"note")], words);
     let rows = stage_rows(step, &stories);
     let columns = [("stages", false), ("forwards", true), ("tape kept from the", false), ("bytes", true)];
-    cut(page, "Stages, neighbours that fare alike in one row", &columns, rows);
+    cut(page, "Stages, neighbours that fare alike in one row", &columns, &rows);
     let stays = kept::stays(step.profile, step.plan);
     if stays.is_empty() {
         page.element("p", &[("class", &"note")], "No boundary is kept beyond its first reading.");
@@ -260,17 +284,24 @@ pub(super) fn kept(page: &mut Markup, step: &Step<'_>) {
         ("until", true),
         ("for", false),
     ];
-    cut(page, "Boundaries kept beyond their first reading", &columns, stay_rows(step, &stays));
+    cut(page, "Boundaries kept beyond their first reading", &columns, &stay_rows(step, &stays));
 }
 
-/// A table of at most so many rows, which says how many were left out.
-fn cut(page: &mut Markup, caption: &str, columns: &[Column], mut rows: Vec<Vec<String>>) {
-    let more = rows.len().saturating_sub(MOST_ROWS);
-    rows.truncate(MOST_ROWS);
-    table(page, caption, columns, &rows);
-    if more > 0 {
-        page.element("p", &[("class", &"note")], format!("And {} more.", counted(more as u64, "row")));
+/// A table of so many rows, and one to unfold with the others.
+fn cut(page: &mut Markup, caption: &str, columns: &[Column], rows: &[Vec<String>]) {
+    let (first, more) = rows.split_at(rows.len().min(MOST_ROWS));
+    table(page, caption, columns, first);
+    if more.is_empty() {
+        return;
     }
+    let (unfolded, left_out) = more.split_at(more.len().min(MOST_UNFOLDED));
+    let count = |rows: &[Vec<String>]| counted(rows.len() as u64, "more row");
+    page.open("details", &[]).element("summary", &[], format!("And {}", count(more)));
+    table(page, &format!("{caption}, continued"), columns, unfolded);
+    if !left_out.is_empty() {
+        page.element("p", &[("class", &"note")], format!("And {}, too many for a page.", count(left_out)));
+    }
+    page.close("details").line();
 }
 
 fn stage_rows(step: &Step<'_>, stories: &[StageStory]) -> Vec<Vec<String>> {
