@@ -28,7 +28,6 @@ mod page;
 mod pipeline;
 mod places;
 mod plan;
-#[allow(clippy::print_stderr)]
 mod planning;
 mod profile;
 mod progress;

@@ -21,10 +21,6 @@ pub(crate) struct Known {
     pub(crate) profile: Profile,
     /// How far the runs of a stage lay apart, as a part of its time.
     pub(crate) noise: f64,
-    /// How many different stages ran.
-    pub(crate) kinds: usize,
-    /// How long measuring took.
-    pub(crate) took: Nanos,
 }
 
 /// What is known of each cut of a model.
@@ -55,19 +51,22 @@ pub(crate) fn measure<M: Trainable>(
     batch: &M::Batch,
     measuring: Measuring,
 ) -> Result<Known, Failure> {
-    let start = Instant::now();
-    let bar = report::spinner("measuring the stages");
+    let (region, input) = model.stages(batch);
+    let description = region.describe(&input);
+    drop((region, input));
+    let bar = report::bar(description.stages.len() as u64, "measuring");
     let found = rekindle::measure(&model, batch, measuring, &mut |stage, name| {
-        bar.set_message(format!("measuring stage {stage} ({name})"));
+        // Stages like one before are not run again: the bar goes past them.
+        bar.set_position(stage.saturating_sub(1) as u64);
+        bar.set_message(name.to_owned());
     });
     bar.finish_and_clear();
     let found = found?;
-    let (noise, kinds) = (found.noise(), found.kinds);
-    let (region, input) = model.stages(batch);
-    let profile = found.into_profile(model.name(), region.describe(&input).device);
+    let noise = found.noise();
+    let profile = found.into_profile(model.name(), description.device);
     let profile =
         profile.map_err(|error| Failure::failed(error, "give the model fewer or smaller stages"))?;
-    Ok(Known { profile, noise, kinds, took: start.elapsed().into() })
+    Ok(Known { profile, noise })
 }
 
 /// How to plan a strategy.
@@ -242,7 +241,7 @@ fn under_policy<M: Trainable>(
     }
     let planned = planner.plan_policy(policy, &cut.of(model), batch).map_err(refused)?;
     for clause in policy.idle(planned.profile()).unwrap_or_default() {
-        eprintln!("`{clause}` changes nothing");
+        tell!("`{clause}` changes nothing");
     }
     Ok(Ready::Planned(planned, cut))
 }
@@ -410,6 +409,9 @@ pub(crate) fn refused(error: rekindle::Error) -> Failure {
         rekindle::Error::Place { .. } => "give --disk a directory with more room, or less of it".to_owned(),
         rekindle::Error::NothingKnownFree => "give --budget in bytes, such as --budget 64MiB".to_owned(),
         rekindle::Error::Policy(error) => policy_hint(error).to_owned(),
+        rekindle::Error::PlanNotWritten { .. } => {
+            return Failure::failed(error, "check the folder, its permissions and the room on the disk");
+        }
         rekindle::Error::PlanFile { .. } => "check the file, or remove it to have it made anew".to_owned(),
         _ => "`rekindle train --help` shows what can be asked for".to_owned(),
     };

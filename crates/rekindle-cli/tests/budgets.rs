@@ -204,8 +204,9 @@ fn a_full_disk_leaves_the_old_plan() {
     assert!(output.status.success(), "{}", text(&output.stderr));
     let old = std::fs::read_to_string(&plan).unwrap();
     let output = train("trap '' XFSZ; ulimit -f 1;", "80%");
-    assert!(!output.status.success());
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("cannot write the plan to"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("the room on the disk"), "{}", text(&output.stderr));
     assert_eq!(std::fs::read_to_string(&plan).unwrap(), old);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no part is left behind");
 }

@@ -313,10 +313,24 @@ fn a_cached_plan_is_used_again_and_never_for_another_model() {
 fn a_file_that_cannot_be_written_keeps_the_old_one() {
     alone(|| {
         let folder = tempfile::tempdir().unwrap();
-        let inside = folder.path().join("gone").join("plan.json");
-        let planner = Planner::new(Budget::of_plain(1.1).unwrap()).cache(&inside);
-        let error = planner.plan(&gpt(1, 0.0), &tokens(1)).unwrap_err();
-        assert!(matches!(&error, Error::PlanFile { .. }), "{error}");
+        let path = folder.path().canonicalize().unwrap().join("plan.json");
+        let (model, batch) = (gpt(1, 0.0), tokens(1));
+        let plan = |part: f64, path: &std::path::Path| {
+            Planner::new(Budget::of_plain(part).unwrap()).cache(path).plan(&model, &batch)
+        };
+        plan(1.1, &path).unwrap();
+        let old = std::fs::read_to_string(&path).unwrap();
+        // Where the new one is written first, there is something else.
+        let part = path.with_file_name(format!("plan.json.{}.part", std::process::id()));
+        std::fs::create_dir(&part).unwrap();
+        let error = plan(1.2, &path).unwrap_err();
+        assert!(matches!(&error, Error::PlanNotWritten { .. }), "{error}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), old);
+        std::fs::remove_dir(&part).unwrap();
+        plan(1.2, &path).unwrap();
+        assert_ne!(std::fs::read_to_string(&path).unwrap(), old);
+        let error = plan(1.1, &folder.path().join("gone").join("plan.json")).unwrap_err();
+        assert!(matches!(&error, Error::PlanNotWritten { .. }), "{error}");
     });
 }
 
