@@ -11,7 +11,7 @@ use std::time::Instant;
 use super::grid::Grid;
 use super::layout::{Layout, Task, Tile};
 use super::problem::Problem;
-use super::rows::{Column, LANES, Row, Rows};
+use super::rows::{Column, LANES, Row, Rows, Wide};
 use super::spans::Spans;
 use super::sums::Sums;
 
@@ -136,19 +136,21 @@ impl<'a> Filling<'a> {
     fn solve_tile(&self, chunk: &mut Chunk, tile: &Tile) {
         let mut done = 0;
         chunk.columns.iter_mut().for_each(Column::clear);
-        for task in &tile.tasks {
-            if task.solve {
+        // What is shifted is only read by cells that begin earlier: by then it need not be waited for.
+        for tasks in tile.tasks.chunk_by(|left, right| left.first == right.first) {
+            for task in tasks.iter().filter(|task| task.solve) {
                 done += self.solve(chunk, task, task.end as usize - tile.ends.start);
             }
-            if task.shift {
+            for task in tasks.iter().filter(|task| task.shift) {
                 self.shift(chunk, task);
             }
         }
         self.sums.fetch_add(done, Ordering::Relaxed);
         for (end, column) in tile.ends.clone().zip(&chunk.columns) {
+            let column = column.done();
             self.bytes.fetch_add(column.bytes(), Ordering::Relaxed);
             // Only this thread has this chunk: nothing was there.
-            let _ = self.grid.chunks[chunk.index][end - 1].set(column.clone());
+            let _ = self.grid.chunks[chunk.index][end - 1].set(column);
         }
     }
 
@@ -205,13 +207,15 @@ impl<'a> Filling<'a> {
     #[inline(always)]
     fn window(&self, chunk: &Chunk, number: usize, shift: usize) -> Row {
         let Some(last) = (chunk.start + LANES - 1).checked_sub(shift) else { return Row::NONE };
-        let source = |index: usize| match index == chunk.index {
-            true => &chunk.cells.rows[number],
-            false => self.grid.row(self.layout, number, index),
-        };
         // The last lanes come from the chunk of `last`, the first ones from the chunk before it.
-        let upper = source(last / LANES);
-        let lower = (last / LANES).checked_sub(1).map_or(&Row::NONE, source);
+        let upper = match last / LANES == chunk.index {
+            true => chunk.cells.wide(number),
+            false => self.grid.row(self.layout, number, last / LANES),
+        };
+        let lower = match last / LANES {
+            0 => Wide::NONE,
+            index => self.grid.row(self.layout, number, index - 1),
+        };
         Row::between(lower, upper, last % LANES + 1)
     }
 
