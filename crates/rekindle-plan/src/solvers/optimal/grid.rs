@@ -1,11 +1,10 @@
 //! Long chains, on a grid: the overhead of every cell at every number of slots, in sixteen bits.
 
 use std::sync::OnceLock;
-use std::time::Instant;
 
 use super::chain::Chain;
 use super::choice::Choice;
-use super::fill::{Filled, Filling};
+use super::fill::{Filled, Filling, Limits};
 use super::layout::Layout;
 use super::problem::Problem;
 use super::rows::{Column, LANES, NONE, Wide};
@@ -32,21 +31,15 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// Solves every cell up to `slots`; `None` when it is not through by `deadline` or takes more than `most_bytes`.
-    pub(super) fn new(
-        problem: &Problem,
-        scale: Scale,
-        slots: u64,
-        deadline: Instant,
-        most_bytes: u64,
-    ) -> Option<Self> {
+    /// Solves every cell up to `slots`; `None` when that is beyond the limits.
+    pub(super) fn new(problem: &Problem, scale: Scale, slots: u64, limits: Limits) -> Option<Self> {
         let slots = usize::try_from(slots).ok()?;
         let stages = problem.chain.stages();
         let empty = || (0..stages).map(|_| OnceLock::new()).collect::<Vec<_>>();
         let chunks: Vec<_> = (0..=slots / LANES).map(|_| empty()).collect();
         let units = units(&problem.chain, &scale);
         let mut grid = Self { scale, slots, chunks, units, sums: 0, bytes: 0 };
-        let Filled { sums, bytes } = Filling::fill(problem, &grid, deadline, most_bytes)?;
+        let Filled { sums, bytes } = Filling::fill(problem, &grid, limits)?;
         (grid.sums, grid.bytes) = (sums, bytes);
         Some(grid)
     }
