@@ -1,5 +1,6 @@
 //! Short chains, exactly: the time of each cell as a staircase over its room.
 
+use super::cells::Cells;
 use super::choice::Choice;
 use super::problem::Problem;
 
@@ -16,7 +17,8 @@ pub(super) struct Staircases {
     of: Vec<Vec<Step>>,
 }
 
-/// How many steps may be looked at, and how many held, before a chain counts as long.
+/// How many steps may be looked at, and how many held, before a chain counts as long. Where twice as many are expected, it
+/// counts as long at once.
 const MOST_CELLS: usize = 1_400;
 const MOST_WORK: usize = 2_000_000;
 const MOST_STEPS: usize = 1_000_000;
@@ -31,10 +33,17 @@ impl Staircases {
         let mut all = Self { of: vec![Vec::new(); cells.count()] };
         let mut candidates = Vec::new();
         let (mut work, mut held) = (0usize, 0usize);
+        let mut left = Left::new(cells);
+        let mut column = 0;
         for (first, end) in cells.parts_first() {
+            if column != end && work.saturating_add(left.work()) > 2 * MOST_WORK {
+                return None;
+            }
+            column = end;
             candidates.clear();
             all.candidates(problem, first, end, most, &mut candidates);
             work += candidates.len();
+            left.done(end - first, candidates.len());
             let stairs = stairs(&mut candidates);
             held += stairs.len();
             if work > MOST_WORK || held > MOST_STEPS {
@@ -105,6 +114,45 @@ impl Staircases {
             let shift = chain.boundary[middle];
             add(after, shift, before, floor, most, chain.sweep(first, middle), candidates);
         }
+    }
+}
+
+/// The cells that are left to be solved, and what those that were solved took: a chain that will turn out to be too long is
+/// given up long before it is.
+struct Left {
+    /// How many are left of each length.
+    cells: Vec<usize>,
+    /// How many steps were looked at for the last cell of each length that was solved.
+    took: Vec<usize>,
+}
+
+impl Left {
+    fn new(cells: &Cells) -> Self {
+        let mut left = Self { cells: Vec::new(), took: Vec::new() };
+        for length in cells.lengths() {
+            let length = length as usize;
+            left.cells.resize(left.cells.len().max(length + 1), 0);
+            left.cells[length] += 1;
+        }
+        left
+    }
+
+    fn done(&mut self, length: usize, took: usize) {
+        self.cells[length] -= 1;
+        self.took.resize(self.took.len().max(length + 1), 0);
+        self.took[length] = took;
+    }
+
+    /// How many steps will about be looked at: a cell takes what the last one of its length took, and a longer one than any
+    /// so far takes no less than the longest.
+    fn work(&self) -> usize {
+        let longest = self.took.last().copied().unwrap_or(0);
+        let took = self.took.iter().copied().chain(std::iter::repeat(longest));
+        self.cells
+            .iter()
+            .zip(took)
+            .map(|(cells, took)| cells.saturating_mul(took))
+            .fold(0, usize::saturating_add)
     }
 }
 

@@ -11,7 +11,8 @@ use std::time::Instant;
 use super::grid::Grid;
 use super::layout::{Layout, Task, Tile};
 use super::problem::Problem;
-use super::rows::{Column, LANES, Row, Rows};
+use super::refine;
+use super::rows::{Column, LANES, Row, Rows, Wide};
 use super::spans::Spans;
 use super::sums::Sums;
 
@@ -21,14 +22,21 @@ pub(super) struct Filling<'a> {
     layout: &'a Layout,
     grid: &'a Grid,
     spans: Spans,
-    threads: usize,
-    deadline: Instant,
-    most_bytes: u64,
+    limits: Limits,
     late: AtomicBool,
     /// Sums that were looked at.
     sums: AtomicU64,
     /// What the rows take.
     bytes: AtomicU64,
+}
+
+/// What filling a grid may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) until: Instant,
+    pub(super) most_bytes: u64,
+    /// How many threads may work on it. What is found does not depend on it.
+    pub(super) threads: usize,
 }
 
 /// What filling a grid took.
@@ -53,33 +61,27 @@ struct Chunk {
 }
 
 impl<'a> Filling<'a> {
-    /// Solves every cell of an empty grid; `None` when it is not through by `deadline` or takes more than `most_bytes`.
-    pub(super) fn fill(
-        problem: &'a Problem,
-        grid: &'a Grid,
-        deadline: Instant,
-        most_bytes: u64,
-    ) -> Option<Filled> {
+    /// Solves every cell of an empty grid; `None` when that is beyond the limits.
+    pub(super) fn fill(problem: &'a Problem, grid: &'a Grid, mut limits: Limits) -> Option<Filled> {
         let layout = problem.layout();
         let chunks = grid.chunks.len();
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(chunks);
-        // Every thread has a chunk of its own beside what is held.
+        limits.threads = limits.threads.clamp(1, chunks);
+        // Every thread has a chunk of its own beside what is held, and there might have been more of them.
         let rows = problem.cells.count() + layout.shifted.count;
-        let most_bytes = most_bytes.checked_sub((threads * rows * size_of::<Row>()) as u64)?;
+        let own = (refine::threads() * rows * size_of::<Row>()) as u64;
+        limits.most_bytes = limits.most_bytes.checked_sub(own)?;
         let filling = Self {
             problem,
             layout,
             grid,
             spans: Spans::new(problem, &grid.scale),
-            threads,
-            deadline,
-            most_bytes,
+            limits,
             late: AtomicBool::new(false),
             sums: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         };
         std::thread::scope(|scope| {
-            for thread in 1..threads {
+            for thread in 1..limits.threads {
                 let filling = &filling;
                 scope.spawn(move || filling.run(thread));
             }
@@ -100,7 +102,7 @@ impl<'a> Filling<'a> {
             shifted: Rows::none(self.layout.shifted.count),
             columns: vec![Column::default(); widest],
         };
-        for index in (thread..self.grid.chunks.len()).step_by(self.threads) {
+        for index in (thread..self.grid.chunks.len()).step_by(self.limits.threads) {
             (chunk.index, chunk.start) = (index, index * LANES);
             for tile in &self.layout.tiles {
                 if !self.wait_for_earlier(index, tile.ends.end - 1) {
@@ -113,7 +115,7 @@ impl<'a> Filling<'a> {
 
     /// Waits until the chunk before has this column; false when time is up.
     fn wait_for_earlier(&self, index: usize, end: usize) -> bool {
-        if Instant::now() > self.deadline || self.bytes.load(Ordering::Relaxed) > self.most_bytes {
+        if Instant::now() > self.limits.until || self.bytes.load(Ordering::Relaxed) > self.limits.most_bytes {
             self.late.store(true, Ordering::Relaxed);
         }
         let Some(earlier) = index.checked_sub(1) else { return !self.late.load(Ordering::Relaxed) };
@@ -136,26 +138,28 @@ impl<'a> Filling<'a> {
     fn solve_tile(&self, chunk: &mut Chunk, tile: &Tile) {
         let mut done = 0;
         chunk.columns.iter_mut().for_each(Column::clear);
-        for task in &tile.tasks {
-            if task.solve {
+        // What is shifted is only read by cells that begin earlier: by then it need not be waited for.
+        for tasks in tile.tasks.chunk_by(|left, right| left.first == right.first) {
+            for task in tasks.iter().filter(|task| task.solve) {
                 done += self.solve(chunk, task, task.end as usize - tile.ends.start);
             }
-            if task.shift {
+            for task in tasks.iter().filter(|task| task.shift) {
                 self.shift(chunk, task);
             }
         }
         self.sums.fetch_add(done, Ordering::Relaxed);
         for (end, column) in tile.ends.clone().zip(&chunk.columns) {
+            let column = column.done();
             self.bytes.fetch_add(column.bytes(), Ordering::Relaxed);
             // Only this thread has this chunk: nothing was there.
-            let _ = self.grid.chunks[chunk.index][end - 1].set(column.clone());
+            let _ = self.grid.chunks[chunk.index][end - 1].set(column);
         }
     }
 
     /// What keeps everything from `enough` slots on was already set to nothing when this thread was at its chunk before.
     #[inline(always)]
     fn is_set(&self, chunk: &Chunk, enough: usize) -> bool {
-        enough + self.threads * LANES <= chunk.start
+        enough + self.limits.threads * LANES <= chunk.start
     }
 
     /// Solves a cell and adds it to its column; says how many sums were looked at.
@@ -205,13 +209,15 @@ impl<'a> Filling<'a> {
     #[inline(always)]
     fn window(&self, chunk: &Chunk, number: usize, shift: usize) -> Row {
         let Some(last) = (chunk.start + LANES - 1).checked_sub(shift) else { return Row::NONE };
-        let source = |index: usize| match index == chunk.index {
-            true => &chunk.cells.rows[number],
-            false => self.grid.row(self.layout, number, index),
-        };
         // The last lanes come from the chunk of `last`, the first ones from the chunk before it.
-        let upper = source(last / LANES);
-        let lower = (last / LANES).checked_sub(1).map_or(&Row::NONE, source);
+        let upper = match last / LANES == chunk.index {
+            true => chunk.cells.wide(number),
+            false => self.grid.row(self.layout, number, last / LANES),
+        };
+        let lower = match last / LANES {
+            0 => Wide::NONE,
+            index => self.grid.row(self.layout, number, index - 1),
+        };
         Row::between(lower, upper, last % LANES + 1)
     }
 

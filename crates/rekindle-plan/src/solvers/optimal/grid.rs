@@ -1,14 +1,13 @@
 //! Long chains, on a grid: the overhead of every cell at every number of slots, in sixteen bits.
 
 use std::sync::OnceLock;
-use std::time::Instant;
 
 use super::chain::Chain;
 use super::choice::Choice;
-use super::fill::{Filled, Filling};
+use super::fill::{Filled, Filling, Limits};
 use super::layout::Layout;
 use super::problem::Problem;
-use super::rows::{Column, LANES, NONE, Row};
+use super::rows::{Column, LANES, NONE, Wide};
 use super::scale::{PARTS_OF_SLOT, Scale};
 use super::sums::STRIDE;
 
@@ -32,21 +31,15 @@ pub(super) struct Grid {
 }
 
 impl Grid {
-    /// Solves every cell up to `slots`; `None` when it is not through by `deadline` or takes more than `most_bytes`.
-    pub(super) fn new(
-        problem: &Problem,
-        scale: Scale,
-        slots: u64,
-        deadline: Instant,
-        most_bytes: u64,
-    ) -> Option<Self> {
+    /// Solves every cell up to `slots`; `None` when that is beyond the limits.
+    pub(super) fn new(problem: &Problem, scale: Scale, slots: u64, limits: Limits) -> Option<Self> {
         let slots = usize::try_from(slots).ok()?;
         let stages = problem.chain.stages();
         let empty = || (0..stages).map(|_| OnceLock::new()).collect::<Vec<_>>();
         let chunks: Vec<_> = (0..=slots / LANES).map(|_| empty()).collect();
         let units = units(&problem.chain, &scale);
         let mut grid = Self { scale, slots, chunks, units, sums: 0, bytes: 0 };
-        let Filled { sums, bytes } = Filling::fill(problem, &grid, deadline, most_bytes)?;
+        let Filled { sums, bytes } = Filling::fill(problem, &grid, limits)?;
         (grid.sums, grid.bytes) = (sums, bytes);
         Some(grid)
     }
@@ -54,24 +47,27 @@ impl Grid {
     /// A cell's overhead in units, in a room of so many slots.
     fn at(&self, layout: &Layout, number: usize, slots: u64) -> u16 {
         let slot = usize::try_from(slots).unwrap_or(usize::MAX).min(self.slots);
-        self.row(layout, number, slot / LANES).0[slot % LANES]
+        self.row(layout, number, slot / LANES).lanes()[slot % LANES]
     }
 
     /// A cell's overheads in units, in a room of so many slots and in one of a slot more.
     fn beside(&self, layout: &Layout, number: usize, slots: u64) -> (u16, u16) {
         let slot = usize::try_from(slots).unwrap_or(usize::MAX).min(self.slots);
-        let row = self.row(layout, number, slot / LANES);
-        match row.0.get(slot % LANES + 1) {
-            Some(upper) if slot < self.slots => (row.0[slot % LANES], *upper),
-            _ => (row.0[slot % LANES], self.at(layout, number, slots.saturating_add(1))),
+        let row = self.row(layout, number, slot / LANES).lanes();
+        match row.get(slot % LANES + 1) {
+            Some(upper) if slot < self.slots => (row[slot % LANES], *upper),
+            _ => (row[slot % LANES], self.at(layout, number, slots.saturating_add(1))),
         }
     }
 
     /// A cell's overheads in a chunk that was solved for it.
     #[inline(always)]
-    pub(super) fn row(&self, layout: &Layout, number: usize, chunk: usize) -> &Row {
+    pub(super) fn row(&self, layout: &Layout, number: usize, chunk: usize) -> Wide<'_> {
         let (column, row) = layout.places[number];
-        self.chunks[chunk][column as usize].get().map_or(&Row::NONE, |column| column.get(row as usize))
+        match self.chunks[chunk][column as usize].get() {
+            Some(column) => column.get(row as usize),
+            None => Wide::NONE,
+        }
     }
 
     /// Overhead in nanoseconds that no plan within `room` can do without; `None` when the grid is too small to say.
@@ -112,8 +108,7 @@ impl Grid {
         let (Problem { chain, cells, rooms, .. }, layout) = (problem, problem.layout());
         // Between two numbers of slots, what lies between: which of two choices is better must not hang on how the room
         // that each leaves is rounded.
-        let guess = |number: usize, room: u64| {
-            let (slots, part) = self.scale.slots_left(room);
+        let guess_at = |number: usize, (slots, part): (u64, u64)| {
             let (lower, upper) = self.beside(layout, number, slots.saturating_sub(aside));
             let upper = if part == 0 { lower } else { upper };
             match (lower, upper) {
@@ -123,8 +118,10 @@ impl Grid {
                 (lower, upper) => u64::from(upper) * part + u64::from(lower) * (PARTS_OF_SLOT - part),
             }
         };
+        let guess = |number: usize, room: u64| guess_at(number, self.scale.slots_left(room));
+        let here = self.scale.slots_left(room);
         // What the grid promises: whatever keeps it is taken.
-        let promise = guess(cells.number(first, end), room);
+        let promise = guess_at(cells.number(first, end), here);
         let mut best: Option<(u64, Choice, u64)> = None;
         for (way, tape) in chain.tapes[first].iter().enumerate() {
             if room >= chain.tape_need(tape, end) {
@@ -152,7 +149,11 @@ impl Grid {
             if left < rooms[after] || room < rooms[before] {
                 continue;
             }
-            let overhead = guess(after, left) + guess(before, room) + forward;
+            let part = guess_at(before, here) + forward;
+            if best.is_some_and(|best| best.0 <= part) {
+                continue;
+            }
+            let overhead = guess(after, left) + part;
             if best.is_none_or(|best| overhead < best.0) {
                 best = Some((overhead, Choice::Sweep(middle), left));
             }

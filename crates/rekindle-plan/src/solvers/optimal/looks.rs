@@ -111,6 +111,16 @@ impl Looks {
         Self { list: rooms.map(look).collect(), base: chain.base, gap }
     }
 
+    /// Takes the looks at larger rooms away, from one on.
+    pub(super) fn split_off(&mut self, from: usize) -> Self {
+        Self { list: self.list.split_off(from), base: self.base, gap: self.gap }
+    }
+
+    /// Puts looks at larger rooms back.
+    pub(super) fn append(&mut self, mut larger: Self) {
+        self.list.append(&mut larger.list);
+    }
+
     /// Whether the plan at a look is as close to its bound as was asked.
     pub(super) fn close(&self, look: usize) -> bool {
         self.gap(look) <= self.gap.get()

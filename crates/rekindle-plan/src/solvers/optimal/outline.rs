@@ -4,6 +4,7 @@
 //! million actions is a few thousand such looks.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use super::choice::Choice;
 use super::problem::Problem;
@@ -27,7 +28,7 @@ impl<F: Fn(usize, usize, u64) -> Option<(Choice, u64)>> Choose for F {}
 /// The plan that follows from what `choose` says of each cell; `None` when there is none, or it is too long to be written
 /// down.
 pub(super) fn outline(problem: &Problem, choose: impl Choose, room: u64) -> Option<Outline> {
-    let mut outlines = Outlines { problem, choose, known: HashMap::new() };
+    let mut outlines = Outlines { problem, choose, known: HashMap::default() };
     outlines.cell(0, problem.chain.stages(), room).filter(|outline| outline.actions <= MOST_ACTIONS)
 }
 
@@ -35,7 +36,30 @@ struct Outlines<'a, C> {
     problem: &'a Problem,
     choose: C,
     /// By the number of the cell and its room.
-    known: HashMap<(usize, u64), Outline>,
+    known: HashMap<(usize, u64), Outline, BuildHasherDefault<Mixed>>,
+}
+
+/// Numbers mixed in a few instructions: nobody from outside chooses them to collide for long, as there are few.
+#[derive(Default)]
+struct Mixed(u64);
+
+impl Hasher for Mixed {
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 32)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // An odd number of many bits, near to that of the golden ratio.
+        self.0 = (self.0.rotate_left(23) ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+
+    fn write_usize(&mut self, number: usize) {
+        self.write_u64(number as u64);
+    }
 }
 
 impl<C: Choose> Outlines<'_, C> {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::chain::Chain;
 use super::choice::{self, Choice};
 use super::exact::{self, Staircases};
+use super::fill::Limits;
 use super::grid::Grid;
 use super::halving;
 use super::knapsack::Knapsack;
@@ -122,8 +123,7 @@ impl<'a> Search<'a> {
                 self.room,
                 slots,
                 unit(self.chain, *most),
-                self.deadline,
-                MOST_BYTES,
+                Limits { until: self.deadline, most_bytes: MOST_BYTES, threads: threads() },
             )?;
             if *most >= slowest(self.chain) || !grid.overflows(problem, self.room) {
                 return Some(grid);
@@ -217,15 +217,19 @@ pub(super) fn grid(
     like: u64,
     slots: impl Into<Slots>,
     unit: u64,
-    until: Instant,
-    most_bytes: u64,
+    limits: Limits,
 ) -> Option<Grid> {
-    if Instant::now() > until {
+    if Instant::now() > limits.until {
         return None;
     }
     let scale = Scale::new(&problem.chain, room.max(1), like, slots.into(), unit, problem.cells.repeat());
     let needed = scale.slots_for_bound(room);
-    Grid::new(problem, scale, needed, until, most_bytes)
+    Grid::new(problem, scale, needed, limits)
+}
+
+/// Threads that may work at a time.
+pub(super) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
 }
 
 /// The plan that follows from what `choose` says of each cell, with its true overhead.
@@ -305,6 +309,10 @@ pub(super) mod tests {
         })
     }
 
+    fn limits(until: Instant) -> Limits {
+        Limits { until, most_bytes: MOST_BYTES, threads: threads() }
+    }
+
     /// Columns were once solved eight at a time also where stages repeat: a cell then read parts that came later.
     #[test]
     fn repeating_stages_on_a_grid_bound_the_optimum() {
@@ -327,7 +335,7 @@ pub(super) mod tests {
                 let room = least + (chain.store_all_room() - least) * part / 20;
                 let stairs = Staircases::new(&problem, room).unwrap();
                 let optimum = exact::at(stairs.of(&problem, 0, chain.stages()), room).unwrap();
-                let grid = grid(&problem, room, room, 4_000, 1, later, MOST_BYTES).unwrap();
+                let grid = grid(&problem, room, room, 4_000, 1, limits(later)).unwrap();
                 assert!(grid.bound(&problem, room).unwrap() <= optimum);
                 // Every size is a multiple of ten bytes, and the grid is as fine: nothing is lost.
                 assert_eq!(
@@ -358,7 +366,7 @@ pub(super) mod tests {
             prop_assert!(Knapsack::new(&whole).bound(room) <= optimum);
 
             let later = Instant::now() + Duration::from_secs(60);
-            let grid = grid(&problem, room, least, slots, time, later, MOST_BYTES).unwrap();
+            let grid = grid(&problem, room, least, slots, time, limits(later)).unwrap();
             // A grid serves smaller rooms, too.
             for below in [room, room - (room - least) / 7, room - (room - least) / 2, least] {
                 let optimum = exact::at(stairs.of(&problem, 0, whole.stages()), below).unwrap();

@@ -20,12 +20,16 @@ impl Row {
 
     /// The lanes from `first` on of two rows side by side.
     #[inline(always)]
-    pub(super) fn between(lower: &Self, upper: &Self, first: usize) -> Self {
-        let mut both = [0; 2 * LANES];
-        both[..LANES].copy_from_slice(&lower.0);
-        both[LANES..].copy_from_slice(&upper.0);
+    pub(super) fn between(lower: Wide<'_>, upper: Wide<'_>, first: usize) -> Self {
+        // The rows lie apart. Each is read as if the other lay beside it, and the lanes that are not its own are left out:
+        // to write both side by side first and to read across the two would have to wait for what was just written.
+        let lower = &lower.0[LANES + first..][..LANES];
+        let upper = &upper.0[first..][..LANES];
+        let ours = &OURS[first..][..LANES];
         let mut row = Self::NONE;
-        row.0.copy_from_slice(&both[first..first + LANES]);
+        for lane in 0..LANES {
+            row.0[lane] = (lower[lane] & ours[lane]) | (upper[lane] & !ours[lane]);
+        }
         row
     }
 
@@ -33,9 +37,9 @@ impl Row {
     #[inline(always)]
     pub(super) fn lower(&mut self, from: usize, other: &Self, more: u16) {
         // Every lane is computed: that is one instruction for many of them, and a loop over some is not.
-        for lane in 0..LANES {
+        for (lane, number) in NUMBERS.into_iter().enumerate() {
             let sum = other.0[lane].saturating_add(more);
-            let sum = if lane < from { NONE } else { sum };
+            let sum = if number < from as u16 { NONE } else { sum };
             self.0[lane] = self.0[lane].min(sum);
         }
     }
@@ -43,9 +47,50 @@ impl Row {
     /// Says that there is no room in the lanes before `start`.
     #[inline(always)]
     pub(super) fn begin_at(&mut self, start: usize) {
-        for lane in 0..LANES {
-            self.0[lane] = if lane < start { NONE } else { self.0[lane] };
+        for (lane, number) in NUMBERS.into_iter().enumerate() {
+            self.0[lane] = if number < start as u16 { NONE } else { self.0[lane] };
         }
+    }
+}
+
+/// All bits of a row, and none of the next.
+const OURS: [u16; 2 * LANES] = {
+    let mut ours = [0; 2 * LANES];
+    let mut lane = 0;
+    while lane < LANES {
+        ours[lane] = u16::MAX;
+        lane += 1;
+    }
+    ours
+};
+
+/// The numbers of the lanes, in as many bits as what is in them.
+const NUMBERS: [u16; LANES] = {
+    let mut numbers = [0; LANES];
+    let mut lane = 0;
+    while lane < LANES {
+        numbers[lane] = lane as u16;
+        lane += 1;
+    }
+    numbers
+};
+
+/// A row and as many lanes on either side of it that mean nothing.
+#[derive(Clone, Copy)]
+pub(super) struct Wide<'a>(&'a [u16]);
+
+impl<'a> Wide<'a> {
+    pub(super) const NONE: Self = Self(&[NONE; 3 * LANES]);
+    pub(super) const ZERO: Self = Self(&[0; 3 * LANES]);
+
+    /// The row that begins at `at`.
+    #[inline(always)]
+    fn of(lanes: &'a [u16], at: usize) -> Self {
+        Self(&lanes[at - LANES..][..3 * LANES])
+    }
+
+    pub(super) fn lanes(self) -> &'a [u16] {
+        &self.0[LANES..2 * LANES]
     }
 }
 
@@ -56,7 +101,8 @@ impl Row {
 pub(super) struct Column {
     /// How many cells at the beginning keep everything.
     enough: usize,
-    rows: Vec<Row>,
+    /// Rows side by side, between two that mean nothing.
+    lanes: Vec<u16>,
     /// How many cells after them have no room.
     too_small: usize,
 }
@@ -64,7 +110,7 @@ pub(super) struct Column {
 impl Column {
     pub(super) fn clear(&mut self) {
         (self.enough, self.too_small) = (0, 0);
-        self.rows.clear();
+        self.lanes.clear();
     }
 
     /// Adds a cell that has no room.
@@ -74,7 +120,7 @@ impl Column {
 
     /// Adds a cell that keeps everything.
     pub(super) fn push_enough(&mut self) {
-        match self.rows.is_empty() && self.too_small == 0 {
+        match self.lanes.is_empty() && self.too_small == 0 {
             true => self.enough += 1,
             false => self.push_row(&Row::ZERO),
         }
@@ -92,23 +138,42 @@ impl Column {
 
     #[inline(always)]
     fn push_row(&mut self, row: &Row) {
-        for _ in 0..std::mem::take(&mut self.too_small) {
-            self.rows.push(Row::NONE);
+        if self.lanes.is_empty() {
+            self.lanes.extend([NONE; LANES]);
         }
-        self.rows.push(*row);
+        for _ in 0..std::mem::take(&mut self.too_small) {
+            self.lanes.extend([NONE; LANES]);
+        }
+        self.lanes.extend(row.0);
     }
 
-    /// The row of a cell.
+    /// What was added, in no more memory than it takes.
+    pub(super) fn done(&self) -> Self {
+        let (enough, too_small) = (self.enough, self.too_small);
+        if self.lanes.is_empty() {
+            return Self { enough, too_small, lanes: Vec::new() };
+        }
+        let mut lanes = Vec::with_capacity(self.lanes.len() + LANES);
+        lanes.extend_from_slice(&self.lanes);
+        lanes.extend([NONE; LANES]);
+        Self { enough, too_small, lanes }
+    }
+
+    /// The row of a cell, of a column that is done.
     #[inline(always)]
-    pub(super) fn get(&self, cell: usize) -> &Row {
-        match cell.checked_sub(self.enough) {
-            None => &Row::ZERO,
-            Some(row) => self.rows.get(row).unwrap_or(&Row::NONE),
+    pub(super) fn get(&self, cell: usize) -> Wide<'_> {
+        if cell < self.enough {
+            return Wide::ZERO;
+        }
+        let from = (cell - self.enough) * LANES;
+        match self.lanes.get(from..from + 3 * LANES) {
+            Some(lanes) => Wide(lanes),
+            None => Wide::NONE,
         }
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        (self.rows.len() * size_of::<Row>() + size_of::<Self>()) as u64
+        (size_of_val(&self.lanes[..]) + size_of::<Self>()) as u64
     }
 }
 
@@ -117,7 +182,10 @@ pub(super) const HALF: usize = LANES / 2;
 
 /// Rows that are read again and again while a chunk is solved, and the least overhead in each half of them.
 pub(super) struct Rows {
-    pub(super) rows: Vec<Row>,
+    /// Rows side by side, between two that mean nothing.
+    lanes: Vec<u16>,
+    /// Where they begin: each is two cache lines.
+    from: usize,
     /// Those of the lower halves, and those of the upper halves.
     pub(super) least: [Vec<u16>; 2],
 }
@@ -126,20 +194,48 @@ impl Rows {
     pub(super) fn none(count: usize) -> Self {
         // Least overheads are read a stride at a time.
         let least = vec![NONE; count + STRIDE];
-        Self { rows: vec![Row::NONE; count], least: [least.clone(), least] }
+        let lanes = vec![NONE; (count + 3) * LANES];
+        let aligned = lanes[LANES..].as_ptr().align_offset(align_of::<Row>());
+        Self { from: LANES + aligned.min(LANES), lanes, least: [least.clone(), least] }
     }
 
     #[inline(always)]
     pub(super) fn set(&mut self, number: usize, row: &Row) {
-        self.rows[number] = *row;
+        self.lanes[self.from + number * LANES..][..LANES].copy_from_slice(&row.0);
         self.least[0][number] = row.0[HALF - 1];
         self.least[1][number] = row.0[LANES - 1];
+    }
+
+    /// A row with what is beside it.
+    #[inline(always)]
+    pub(super) fn wide(&self, number: usize) -> Wide<'_> {
+        Wide::of(&self.lanes, self.from + number * LANES)
+    }
+
+    /// The lower or the upper half of a row.
+    #[inline(always)]
+    pub(super) fn half<const UPPER: usize>(&self, number: u32) -> &[u16] {
+        &self.lanes[self.from + number as usize * LANES + UPPER * HALF..][..HALF]
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_lies_between_two_rows_is_of_both() {
+        let row = |from: u16| Row(std::array::from_fn(|lane| from + lane as u16));
+        let mut rows = Rows::none(4);
+        (0..4).for_each(|number| rows.set(number, &row(1_000 * number as u16)));
+        for (lower, upper) in [(0, 3), (3, 0), (1, 2), (2, 2)] {
+            for first in 0..=LANES {
+                let both = [row(1_000 * lower as u16).0, row(1_000 * upper as u16).0].concat();
+                let between = Row::between(rows.wide(lower), rows.wide(upper), first);
+                assert_eq!(between.0, both[first..first + LANES]);
+            }
+        }
+    }
 
     #[test]
     fn cells_of_a_column_are_found_whatever_order_they_come_in() {
@@ -158,8 +254,9 @@ mod tests {
                     None => column.push_too_small(),
                 }
             }
+            let column = column.done();
             for (cell, push) in pushes.iter().enumerate() {
-                assert_eq!(column.get(cell).0, push.unwrap_or(&Row::NONE).0);
+                assert_eq!(column.get(cell).lanes(), push.unwrap_or(&Row::NONE).0);
             }
         }
     }

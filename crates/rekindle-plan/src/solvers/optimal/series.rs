@@ -4,10 +4,12 @@
 //! rooms below its own for as long as what it finds and what it proves are close; the next begins where they are not.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use super::chain::Chain;
 use super::choice::{self, Choice};
+use super::fill::Limits;
 use super::grid::Grid;
 use super::halving;
 use super::knapsack::Knapsack;
@@ -36,6 +38,13 @@ const MANY_LOOKS: usize = 32;
 
 /// Sums of rows after which grids are only made so that there is a plan.
 const MOST_SUMS: u64 = 3_000_000_000;
+
+/// Of so many looks at least, these hundredths at the smallest rooms get grids of their own.
+const MANY: usize = 40;
+const SMALLER: usize = 36;
+
+/// Grids of more stages keep every thread busy by themselves, and need more slots.
+const FEW_STAGES: usize = 128;
 
 /// Grids, the one for the largest room first.
 #[derive(Debug)]
@@ -74,6 +83,14 @@ impl Again {
     }
 }
 
+/// What a series may use of what there is.
+#[derive(Clone, Copy)]
+struct Share<'a> {
+    bytes: u64,
+    /// How many series are being made.
+    running: &'a AtomicUsize,
+}
+
 /// What a series is made of.
 #[derive(Clone, Copy)]
 pub(super) struct Task<'a> {
@@ -90,7 +107,52 @@ pub(super) struct Task<'a> {
 
 impl Series {
     /// Grids until every look is close, where they can prove it; fewer when time or memory is up.
+    ///
+    /// Smaller rooms need not wait for larger ones: of many looks at few stages, those at small rooms get grids of their
+    /// own meanwhile. Where the looks are cut does not depend on how many threads there are, and so neither does what is
+    /// found.
     pub(super) fn new(task: Task<'_>, looks: &mut Looks) -> Self {
+        let threads = refine::threads();
+        let few = looks.list.len() < MANY || task.problem.chain.stages() > FEW_STAGES;
+        if few || !task.proves || task.problem.cells.repeat() {
+            return Self::of(task, looks, Share { bytes: refine::MOST_BYTES, running: &AtomicUsize::new(1) });
+        }
+        let mut larger = looks.split_off(looks.list.len() * SMALLER / 100);
+        let running = AtomicUsize::new(if threads > 1 { 2 } else { 1 });
+        let share = Share { bytes: refine::MOST_BYTES / 2, running: &running };
+        let (mut series, below) = match threads {
+            1 => (Self::of(task, &mut larger, share), Self::of(task, looks, share)),
+            _ => std::thread::scope(|scope| {
+                let below = scope.spawn(|| {
+                    let below = Self::of(task, looks, share);
+                    running.store(1, Ordering::Relaxed);
+                    below
+                });
+                let series = Self::of(task, &mut larger, share);
+                running.store(1, Ordering::Relaxed);
+                (series, below.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            }),
+        };
+        series.append(below, looks);
+        looks.append(larger);
+        series
+    }
+
+    /// Adds the grids for smaller rooms, and what was found there.
+    fn append(&mut self, mut below: Self, looks: &mut Looks) {
+        for look in &mut looks.list {
+            match look.found.as_mut().map(|found| &mut found.source) {
+                Some(Source::View { view, grid, .. }) if *view == self.view => *grid += self.grids.len(),
+                Some(Source::Written { view, index }) if *view == self.view => *index += self.written.len(),
+                _ => {}
+            }
+        }
+        self.grids.append(&mut below.grids);
+        self.written.append(&mut below.written);
+        self.late |= below.late;
+    }
+
+    fn of(task: Task<'_>, looks: &mut Looks, share: Share<'_>) -> Self {
         // A plan is best read off with all slots left aside that only a bound needs.
         let side = usize::MAX;
         let mut series = Self { view: task.view, grids: Vec::new(), written: Vec::new(), side, late: false };
@@ -105,7 +167,7 @@ impl Series {
                 true => Slots::no_fewer(slots),
                 false => Slots::from(slots),
             };
-            let Some(grid) = series.grid(task, looks, last, wanted, most) else {
+            let Some(grid) = series.grid(task, looks, last, wanted, most, share) else {
                 let fits = looks.list[last].room >= task.problem.whole_room();
                 series.late = fits && Instant::now() > task.until;
                 break;
@@ -149,6 +211,7 @@ impl Series {
         last: usize,
         slots: Slots,
         most: u64,
+        share: Share<'_>,
     ) -> Option<Grid> {
         let (problem, room) = (task.problem, looks.list[last].room);
         if room < problem.whole_room() {
@@ -162,11 +225,13 @@ impl Series {
         for oldest in 0..=self.grids.len() {
             let held: u64 =
                 self.grids.iter().filter_map(|held| held.solved.as_ref()).map(|grid| grid.bytes).sum();
-            let bytes = refine::MOST_BYTES.saturating_sub(held);
+            let most_bytes = share.bytes.saturating_sub(held);
+            let threads = refine::threads().div_ceil(share.running.load(Ordering::Relaxed).max(1));
+            let limits = Limits { until: task.until, most_bytes, threads };
             // About as large as the one before.
             let before = self.grids.last().and_then(|held| held.solved.as_ref()).map_or(0, |grid| grid.bytes);
-            if before <= bytes / 2
-                && let Some(grid) = refine::grid(problem, room, like, slots, unit, task.until, bytes)
+            if before <= most_bytes / 2
+                && let Some(grid) = refine::grid(problem, room, like, slots, unit, limits)
             {
                 return Some(grid);
             }
@@ -355,7 +420,7 @@ fn most_overhead(task: Task<'_>, look: &Look, again: bool) -> u64 {
 }
 
 fn usual_slots(problem: &Problem) -> u64 {
-    if problem.cells.repeat() || problem.chain.stages() <= 128 { SLOTS } else { MORE_SLOTS }
+    if problem.cells.repeat() || problem.chain.stages() <= FEW_STAGES { SLOTS } else { MORE_SLOTS }
 }
 
 #[cfg(test)]
@@ -368,7 +433,7 @@ mod tests {
     use super::super::exact::{self, Staircases};
     use super::super::refine::tests::chain;
     use super::*;
-    use crate::{Gap, Profile, simulate};
+    use crate::{Bytes, Gap, Nanos, Profile, StageProfile, simulate};
 
     /// Solves a chain on grids and checks every look against the optimum; `written` lets go of every grid first.
     fn check(profile: &Profile, until: Instant, written: bool) -> Result<(), TestCaseError> {
@@ -403,6 +468,27 @@ mod tests {
             prop_assert!(look.bound() <= optimum && optimum <= found.overhead);
         }
         Ok(())
+    }
+
+    #[test]
+    fn looks_at_small_rooms_have_grids_of_their_own() {
+        let stage = |index: u64| StageProfile {
+            name: "stage".to_owned(),
+            output_bytes: Bytes::new(100 + index * 7_919 % 977),
+            tape_bytes: Bytes::new(9_000 + index * 104_729 % 9_973),
+            forward_ns: Nanos::new(100 + index * 31 % 97),
+            backward_ns: Nanos::new(200),
+            ..StageProfile::default()
+        };
+        let profile = Profile::new("many", "none", Bytes::new(500), (0..28).map(stage).collect()).unwrap();
+        let chain = Chain::new(&profile);
+        let knapsack = Knapsack::new(&chain);
+        let problem = Problem::new(chain.clone());
+        let looks = Looks::new(&chain, &knapsack, problem.whole_room(), Gap::ONE_PERCENT);
+        assert!(looks.list.len() >= MANY && !problem.cells.repeat());
+        let later = Instant::now() + Duration::from_secs(60);
+        check(&profile, later, false).unwrap();
+        check(&profile, later, true).unwrap();
     }
 
     proptest! {

@@ -113,9 +113,8 @@ impl Sums<'_> {
 
     #[inline(always)]
     fn add<const UPPER: usize>(&self, least: &mut [u16; HALF], sweep: usize) {
-        let lanes = UPPER * HALF..(UPPER + 1) * HALF;
-        let after = &self.shifted.rows[self.after[sweep] as usize].0[lanes.clone()];
-        let before = &self.cells.rows[self.before[sweep] as usize].0[lanes];
+        let after = self.shifted.half::<UPPER>(self.after[sweep]);
+        let before = self.cells.half::<UPPER>(self.before[sweep]);
         let units = self.units[sweep];
         for lane in 0..HALF {
             let sum = after[lane].saturating_add(before[lane]).saturating_add(units);
