@@ -60,37 +60,26 @@ impl<B: GraphBackend> Backward<B, 1> for Gate {
 
 /// The boundary after a stage on the user's graph, with all of its tensors as deep as the deepest.
 pub(super) fn in_order_on<B: GraphBackend>(boundary: Parts, strategy: TapeStrategy) -> Parts {
-    let mut gate = Vec::new();
-    let mut guards = Vec::new();
-    let mut value = None;
-    let parts: Vec<_> = boundary
-        .tensors
-        .into_iter()
-        .map(|tensor| {
-            if !(tensor.is_graph_float() && tensor.is_tracked()) {
-                return Err(tensor);
-            }
-            let Some(tracked) = tensor.clone().into_tracked::<B>() else { return Err(tensor) };
-            let between = Arc::new(Between { tensor: Outer::of(&tracked), reached: AtomicBool::new(false) });
-            gate.push(Arc::clone(&between));
-            guards.push(tracked.node());
-            value.get_or_insert_with(|| token::<B>(tracked.primitive()));
-            Ok((tracked, between))
-        })
-        .collect();
-    let structure = boundary.structure;
-    let several = gate.len() > 1;
-    let gate = value.filter(|_| several).and_then(|value| {
-        let all = join::<B>(guards, &value)?;
-        Some(node(Gate, all.node(), gate, value))
+    let between = |tensor: &AnyTensor| {
+        let tracked =
+            tensor.clone().into_tracked::<B>().filter(|_| tensor.is_graph_float() && tensor.is_tracked())?;
+        let between = Between { tensor: Outer::of(&tracked), reached: AtomicBool::new(false) };
+        Some((tracked, Arc::new(between)))
+    };
+    let found: Vec<_> = boundary.tensors.iter().map(between).collect();
+    let guards: Vec<_> = found.iter().flatten().map(|(tracked, _)| tracked.node()).collect();
+    let all: Vec<_> = found.iter().flatten().map(|(_, between)| Arc::clone(between)).collect();
+    let value = found.iter().flatten().next().map(|(tracked, _)| token::<B>(tracked.primitive()));
+    let gate = value.filter(|_| all.len() > 1).and_then(|value| {
+        let below = join::<B>(guards, &value)?;
+        Some(node(Gate, below.node(), all, value))
     });
-    let tensors = parts.into_iter().map(|part| match (part, &gate) {
-        (Err(tensor), _) => tensor,
-        (Ok((tracked, _)), None) => AnyTensor::from_tracked::<B>(tracked, strategy),
-        (Ok((tracked, between)), Some(gate)) => {
+    let tensors = boundary.tensors.into_iter().zip(found).map(|(tensor, found)| match (found, &gate) {
+        (Some((tracked, between)), Some(gate)) => {
             let (value, guard) = tracked.into_parts();
             AnyTensor::from_tracked::<B>(nodes(Pass, [guard, gate.node()], between, value), strategy)
         }
+        _ => tensor,
     });
-    Parts { tensors: tensors.collect(), structure }
+    Parts { tensors: tensors.collect(), structure: boundary.structure }
 }
