@@ -193,14 +193,19 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
         known.blocks = Some(planning::measure(Cut::Blocks.of(&model), batch.part(), Measuring::default())?);
     }
     let mut runs = Vec::with_capacity(strategies.len());
+    let mut without_plan = Vec::new();
     for strategy in &strategies {
         if *strategy == Strategy::Burn {
             runs.push(Run { name: strategy.to_string(), ready: Ready::Plain, other: of_burn.take() });
             continue;
         }
         let mut add = |name: String, planning| {
-            let ready = planning::ready(strategy, &model, cut, batch.part(), &mut known, planning)?;
-            runs.push(Run { name, ready, other: None });
+            match planning::ready(strategy, &model, cut, batch.part(), &mut known, planning) {
+                Ok(ready) => runs.push(Run { name, ready, other: None }),
+                // A model that is too small for one budget is no reason not to measure the others.
+                Err(failure) if failure.is_budget_too_small() => without_plan.push((name, failure)),
+                Err(failure) => return Err(failure),
+            }
             Ok::<_, Failure>(())
         };
         // A policy says itself what goes where.
@@ -210,6 +215,14 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
         if matches!(strategy, Strategy::Optimal(_)) && !places.is_empty() {
             add(format!("{strategy}{}", suffix(&places)), Planning { places: &places, ..planning })?;
         }
+    }
+    match without_plan.pop() {
+        Some((_, failure)) if runs.len() == 1 => return Err(failure),
+        Some(last) => without_plan.push(last),
+        None => {}
+    }
+    for (name, failure) in without_plan {
+        tell!("`{name}` is left out: {failure}");
     }
     let planning_ns = start.elapsed().into();
     for Run { ready, other, .. } in &runs {
@@ -263,7 +276,9 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
                 },
                 identical: rounds.identical,
                 budget_bytes: ready.budget_bytes().map(with_held),
-                predicted_peak_bytes: predicted.map(|predicted| with_held(predicted.peak_bytes)),
+                predicted_peak_bytes: predicted
+                    .zip(profile)
+                    .map(|(predicted, profile)| with_held(Ready::expected_peak(&predicted, profile))),
                 predicted_overhead: predicted
                     .zip(known.blocks.as_ref().map(|known| &known.profile).or(profile))
                     .map(|(predicted, profile)| predicted.step_ns.ratio(profile.lower_bound()) - 1.0),

@@ -333,19 +333,41 @@ pub(crate) fn from_file<M: Trainable>(
     let (profile, plan) = (crate::files::profile(profile)?, crate::files::plan(path)?);
     let cut = cut_of(profile.stages().len(), model, batch);
     let description = describe(cut);
-    check_profile(&profile, &description.device, cut.of(model), batch)?;
+    let own = check_profile(&profile, &description.device, cut.of(model), batch)?;
+    check_budget(&plan, &own)?;
     let planned = Planned::new(description, profile, plan, 0.0).map_err(refused)?;
     Ok(Ready::Planned(planned.with_places(places.clone()), cut))
 }
 
-/// Refuses a profile whose stages are not those of the model, as far as sizes tell.
+/// Refuses a plan that would not keep its budget: its profile may be a trace, which knows of no workspace that a kernel makes for itself,
+/// and whoever made it may have left nothing free.
+fn check_budget(plan: &rekindle::Plan, own: &Profile) -> Result<(), Failure> {
+    // A profile of tiers has what none that is measured here has; and what is not legal is refused elsewhere.
+    let Ok((_, simulation)) = rekindle::Schedule::judge(own, &plan.actions) else { return Ok(()) };
+    let listed = rekindle::usual_bookkeeping(own.stages().len());
+    let needed: Bytes = [simulation.peak_bytes, listed].into_iter().sum();
+    match plan.budget_bytes {
+        Some(budget) if needed > budget => Err(Failure::request(
+            anyhow::anyhow!(
+                "the plan is for {budget}, but as its stages are measured here it takes {needed}"
+            ),
+            format!(
+                "plan again with a profile of `rekindle profile --measure`, or with --margin {:.0}%",
+                (needed.get() as f64 / budget.get().max(1) as f64 * 1.02 - 1.0) * 100.0 + 1.0
+            ),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a profile whose stages are not those of the model, as far as sizes tell. Gives the model's own.
 fn check_profile<M: Trainable>(
     profile: &Profile,
     device: &str,
     model: CutModel<'_, M>,
     batch: &M::Batch,
-) -> Result<(), Failure> {
-    let own = measure(model, batch, Measuring { runs: 1, options: false })?.profile;
+) -> Result<Profile, Failure> {
+    let own = measure(model, batch, Measuring { runs: 1, options: true })?.profile;
     let refuse = |what: String, found: String, expected: String| {
         let error =
             anyhow::anyhow!("the profile is of another model; {what}: found {found}, expected {expected}");
@@ -373,13 +395,13 @@ fn check_profile<M: Trainable>(
             return refuse(of("the output"), found, expected);
         }
         // Traced or measured, a tape of the same stage comes out within a tenth; another setting makes it another.
-        let [tape, own] = [found, expected].map(|stage| stage.tape_bytes.get());
-        if tape.abs_diff(own) > own / 8 + (64 << 10) {
+        let [tape, here] = [found, expected].map(|stage| stage.tape_bytes.get());
+        if tape.abs_diff(here) > here / 8 + (64 << 10) {
             let [found, expected] = [found, expected].map(|stage| stage.tape_bytes.to_string());
             return refuse(of("the tape"), found, expected);
         }
     }
-    Ok(())
+    Ok(own)
 }
 
 /// What to try when a policy gives no plan.

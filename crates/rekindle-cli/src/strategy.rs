@@ -86,6 +86,12 @@ impl Ready {
         }
     }
 
+    /// The most bytes that a step is expected to take: what the simulator says, and what a region lists of its stages.
+    pub(crate) fn expected_peak(predicted: &Predicted, profile: &Profile) -> Bytes {
+        let listed = rekindle::usual_bookkeeping(profile.stages().len());
+        [predicted.peak_bytes, listed].into_iter().sum()
+    }
+
     /// The codecs of its plan that lose digits.
     pub(crate) fn lossy_codecs(&self) -> Vec<String> {
         match self {

@@ -345,7 +345,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         tell!(
             "planned ({}): {}{budget} at the peak, {} step time",
             planned.plan().status,
-            beside.with(predicted.peak_bytes),
+            beside.with(Ready::expected_peak(&predicted, planned.profile())),
             report::signed_percent(over)
         );
     }
@@ -561,7 +561,7 @@ fn prediction(ready: &Ready, known: Option<&Known>, parts: u64, beside: Beside) 
     let (_, simulation) = plan.judge(profile).ok()?;
     let most = simulation.peak_tensors.iter().take(3).map(|live| format!("{} ({})", live.what, live.bytes));
     Some(Prediction {
-        peak_bytes: beside.with(plan.predicted.peak_bytes),
+        peak_bytes: beside.with(Ready::expected_peak(&plan.predicted, profile)),
         step_ns: Nanos::new(plan.predicted.step_ns.get().saturating_mul(parts)),
         set_by: most.collect(),
     })

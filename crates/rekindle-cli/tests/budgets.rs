@@ -259,3 +259,51 @@ fn a_full_disk_leaves_the_old_report() {
     assert_eq!(std::fs::read_to_string(&page).unwrap(), "the old one");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no part is left behind");
 }
+
+/// What is held beside the steps was counted before all of it was there: examples that are held out, scratch memory of threads.
+#[test]
+fn memory_is_kept_with_everything_that_training_holds() {
+    let models = [&["--model", "vit", "--layers", "3"][..], &["--model", "two-tower"]];
+    for model in models {
+        let train = |more: &[&str]| json(&done(&[&["train", "--json"], model, more].concat()));
+        let all = train(&["--steps", "1", "--strategy", "store-all"])["totals"]["all"].as_u64().unwrap();
+        let memory = all * 9 / 10;
+        let found = train(&["--steps", "2", "--memory", &memory.to_string()]);
+        assert!(found["totals"]["all"].as_u64().unwrap() <= memory, "{memory}: {found}");
+    }
+}
+
+/// Such a plan was once run, and told in the end that it had taken more.
+#[test]
+fn a_plan_that_cannot_keep_its_budget_here_is_refused_before_it_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (profile, plan) = (at("profile.json"), at("plan.json"));
+    done(&small("profile", &["--cut", "blocks", "-o", &profile]));
+    done(&["plan", &profile, "--budget", "80%", "-o", &plan]);
+    let peak =
+        json(&done(&["plan", &profile, "--budget", "80%", "--json"]))["predicted"]["peak_bytes"].to_string();
+    // To the byte: nothing is left for what a region lists.
+    done(&["plan", &profile, "--budget", &peak, "-o", &plan]);
+    let words =
+        refused(&small("train", &["--steps", "1", "--plan", &plan, "--profile", &profile]), folder.path());
+    assert!(words.contains("as its stages are measured here it takes"), "{words}");
+    assert!(words.contains("or with --margin "), "{words}");
+}
+
+#[test]
+fn a_bench_leaves_out_what_there_is_no_plan_for() {
+    let arguments = small("bench", &["--rounds", "1", "--json", "--strategies", "every-1,optimal-1%"]);
+    let output = done(&arguments);
+    let names: Vec<String> =
+        json(&output)["rows"].as_array().unwrap().iter().map(|row| row["strategy"].to_string()).collect();
+    assert_eq!(names, ["\"plain\"", "\"every-1\""]);
+    assert!(
+        text(&output.stderr).contains("`optimal-1%` is left out: error: no plan takes"),
+        "{}",
+        text(&output.stderr)
+    );
+    // Alone it is what was asked for.
+    let words = refused(&small("bench", &["--rounds", "1", "--strategies", "optimal-1%"]), Path::new("/"));
+    assert!(words.contains("no plan takes"), "{words}");
+}

@@ -112,6 +112,15 @@ pub fn bookkeeping(stages: usize) -> Bytes {
     Bytes::new(of(BOOKKEEPING).max(of(OF_FEW).saturating_add(APART)))
 }
 
+/// What a region usually lists for a stage: names, handles, seeds. [`bookkeeping`] is the most that was ever seen of it, with nodes that
+/// wait for the next sweep.
+const LISTED: u64 = 2 << 10;
+
+/// What a step under a plan for so many stages usually takes beside what the simulator says.
+pub fn usual_bookkeeping(stages: usize) -> Bytes {
+    Bytes::new(LISTED.saturating_mul(stages as u64))
+}
+
 /// What is left of a budget for the profile's own bytes once bookkeeping is taken off.
 pub(crate) fn without_bookkeeping(profile: &Profile, budget: Bytes) -> Bytes {
     budget.saturating_sub(bookkeeping(profile.stages().len()))

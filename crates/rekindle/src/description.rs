@@ -28,7 +28,7 @@ pub struct StageDescription {
     pub parameters: Vec<String>,
     /// The element types and shapes of what it reads besides its input.
     pub side: Vec<String>,
-    /// A number over everything else its module is set to.
+    /// Everything else its module is set to, as its `Debug` has it.
     pub settings: String,
 }
 
@@ -73,11 +73,8 @@ impl Description {
                     .or_else(|| lists(&of("the parameters"), &found.parameters, &expected.parameters))
                     .or_else(|| lists(&of("the side inputs"), &found.side, &expected.side))
                     .or_else(|| {
-                        (found.settings != expected.settings).then(|| Difference {
-                            place: of("the settings"),
-                            found: "others".to_owned(),
-                            expected: "those the plan was made with".to_owned(),
-                        })
+                        let [found, expected] = differing(&found.settings, &expected.settings);
+                        differ(&of("the settings"), found.to_owned(), expected.to_owned())
                     })
             })
         };
@@ -89,6 +86,36 @@ impl Description {
     }
 }
 
+/// Of two texts the first field in which they differ, such as `prob: 0.1`.
+fn differing<'a>(one: &'a str, other: &'a str) -> [&'a str; 2] {
+    let same = one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count();
+    [one, other].map(|text| {
+        let ends = |byte: &u8| b"{}(),".contains(byte);
+        let bytes = text.as_bytes();
+        let same = same.min(bytes.len());
+        let start = bytes[..same].iter().rposition(ends).map_or(0, |end| end + 1);
+        let end = bytes[same..].iter().position(ends).map_or(bytes.len(), |end| same + end);
+        // Where it begins and ends are single bytes, which are no part of any other letter.
+        text.get(start..end).unwrap_or(text).trim()
+    })
+}
+
 fn differ(place: &str, found: String, expected: String) -> Option<Difference> {
     (found != expected).then(|| Difference { place: place.to_owned(), found, expected })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_settings_the_field_that_differs_is_told() {
+        let one = "Block { norm: Norm { epsilon: 1e-5 }, dropout: Dropout { prob: 0.1 }, kind: Gelu }";
+        let of = |from: &str, to: &str| differing(one, &one.replace(from, to)).map(str::to_owned);
+        assert_eq!(of("0.1", "0.25"), ["prob: 0.1", "prob: 0.25"]);
+        assert_eq!(of("Gelu", "Swiglu"), ["kind: Gelu", "kind: Swiglu"]);
+        assert_eq!(of("Block", "Stück"), ["Block", "Stück"]);
+        assert_eq!(differing("", "a"), ["", "a"]);
+        assert_eq!(differing("ä", "ö"), ["ä", "ö"]);
+    }
 }

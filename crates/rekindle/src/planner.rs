@@ -92,7 +92,8 @@ fn with_traced_sizes<M: Staged + ?Sized>(
 pub struct Planner<'a> {
     budget: Budget,
     measuring: Measuring,
-    margin: f64,
+    /// As it was asked for.
+    margin: Option<f64>,
     solver: Solver,
     slots: Option<u32>,
     profile: Option<(Profile, f64)>,
@@ -108,13 +109,17 @@ type Progress<'a> = dyn FnMut(usize, &str) + 'a;
 /// What is left free of a budget for what turns out larger than it was when it was measured.
 const MARGIN: f64 = 0.02;
 
+/// The same where sizes are traced, because nothing counts memory: tapes come out within a tenth, and no trace knows of workspace that a
+/// kernel makes for itself.
+const TRACED_MARGIN: f64 = 0.12;
+
 impl<'a> Planner<'a> {
     /// The best plan within `budget`.
     pub fn new(budget: Budget) -> Self {
         Self {
             budget,
             measuring: Measuring::default(),
-            margin: MARGIN,
+            margin: None,
             solver: Solver::Optimal,
             slots: None,
             profile: None,
@@ -132,10 +137,11 @@ impl<'a> Planner<'a> {
         self
     }
 
-    /// Leaves this part of what the plan takes free for what turns out larger; 0.02 unless set.
+    /// Leaves this part of what the plan takes free for what turns out larger; unless set 0.02, and 0.12 where nothing counts memory
+    /// and sizes are traced.
     #[must_use]
     pub fn margin(mut self, fraction: f64) -> Self {
-        self.margin = fraction;
+        self.margin = Some(fraction);
         self
     }
 
@@ -224,18 +230,19 @@ impl<'a> Planner<'a> {
     /// When a stage fails, the cached plan is of another model, or no plan fits the budget.
     pub fn plan<M: Staged + ?Sized>(mut self, model: &M, sample: &M::Batch) -> Result<Planned, Error> {
         let (cached, description, profile, noise) = self.known(model, sample)?;
-        let budget = self.budget.resolve(&profile, self.margin)?;
+        let margin = self.margin.unwrap_or(MARGIN);
+        let budget = self.budget.resolve(&profile, margin)?;
         let usable = without_bookkeeping(&profile, budget);
         let time_limit = self.time_limit.unwrap_or_else(|| time_limit(&profile));
         let request = Request {
             budget_bytes: Some(usable),
             slots: self.slots,
-            margin: self.margin,
+            margin,
             time_limit,
             ..Request::default()
         };
         let plan = self.solver.solve(&profile, &request);
-        let mut plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, self.margin))?;
+        let mut plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, margin))?;
         plan.budget_bytes = Some(budget);
         self.places.reserve(&profile, &plan)?;
         let planned = Planned::new(description, profile, plan, noise)?.with_places(self.places);
@@ -312,7 +319,7 @@ impl<'a> Planner<'a> {
         let mut rungs = Vec::with_capacity(plans.rungs().len());
         for rung in plans.rungs() {
             let mut plan = rung.plan.clone();
-            let budget = with_margin(&profile, plan.predicted.peak_bytes, self.margin);
+            let budget = with_margin(&profile, plan.predicted.peak_bytes, self.margin.unwrap_or(MARGIN));
             plan.budget_bytes = Some(budget);
             self.places.reserve(&profile, &plan)?;
             let planned = Planned::new(description.clone(), profile.clone(), plan, noise)?;
@@ -340,6 +347,9 @@ impl<'a> Planner<'a> {
             }
             _ => None,
         };
+        if self.profile.is_none() && !region.memory_is_known(&input) {
+            self.margin.get_or_insert(TRACED_MARGIN);
+        }
         let (profile, noise) = match (self.profile.take(), &cached) {
             (Some(known), _) => known,
             (None, Some(cached)) => (cached.profile().clone(), cached.noise()),

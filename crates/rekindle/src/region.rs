@@ -430,6 +430,17 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         self.description(&Parts::of(input.clone()))
     }
 
+    /// Whether somebody counts the memory that it runs in: the process's allocator, or the pool of the device.
+    pub(crate) fn memory_is_known(&self, input: &I) -> bool
+    where
+        I: Clone,
+    {
+        let parts = Parts::of(input.clone());
+        let pool =
+            || parts.tensors.first().is_some_and(|tensor| tensor.device().memory_pool_usage().is_some());
+        crate::memory::live().is_some() || pool()
+    }
+
     /// A number for what the description says, without writing it: for a look before every step.
     fn quick(&self, input: &Parts, parameters: &[Parameters]) -> u64 {
         let mut hash = std::hash::DefaultHasher::new();
