@@ -44,8 +44,6 @@ pub(crate) use run::{Job, Setup, in_order, measure, parameter_nodes, run, start_
 pub use sweep::sweep;
 pub(crate) use sweep::{leaving_nodes, nodes_made, sweep_when};
 pub(crate) use tensor::AnyTensor;
-#[cfg(feature = "capture")]
-pub(crate) use tensor::describe;
 pub(crate) use widened::{apply_widened, converted, is_narrow, widened};
 
 /// The one way to keep a tape beside the whole of it.

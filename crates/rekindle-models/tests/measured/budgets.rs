@@ -173,7 +173,7 @@ fn a_residual_network_keeps_every_budget_in_both_cuts() {
 fn two_towers_keep_every_budget_in_both_cuts() {
     alone(|| {
         device().seed(3);
-        let model = TwoTowerConfig::new(16, 4, 64, 16, 64, 4, 2).init(&device()).unwrap();
+        let model = TwoTowerConfig::new(16, 4, 64, 16, 64, 4, 4).init(&device()).unwrap();
         let pictures = Tensor::random([32, 3, 16, 16], Distribution::Normal(0.0, 1.0), &device());
         let words = Tensor::<1, Int>::arange(0..32 * 16, &device()).remainder_scalar(60).reshape([32, 16]);
         let batch = PairBatch::new(pictures, words);

@@ -285,6 +285,9 @@ impl<B: GraphBackend> BurnEngine<B> {
             let (parts, _) = self.detached(&input);
             let probed = self.run(stage, Mode::Probe, parts)?.output;
             self.check_untracked(stage, &probed)?;
+            drop(probed);
+            // The first step looks at every stage, and what that leaves would add up over all of them.
+            sweep_when(64);
         }
         if live {
             self.stages[stage.index()].count_run();

@@ -224,7 +224,7 @@ impl AnyTensor {
     }
 }
 
-pub(crate) fn describe(dtype: DType, shape: &[usize]) -> String {
+pub(super) fn describe(dtype: DType, shape: &[usize]) -> String {
     format!("{}{shape:?}", dtype.name())
 }
 

@@ -280,8 +280,9 @@ impl Traced {
             let kind = kind_of(&operation);
             let mut value = |tensor: &TensorIr| Value {
                 id: number(tensor.id),
-                shape: tensor.shape.as_slice().to_vec(),
-                dtype: tensor.dtype,
+                shape: tensor.shape.as_slice().into(),
+                elements: tensor.dtype.name(),
+                element_bytes: u8::try_from(tensor.dtype.size()).unwrap_or(u8::MAX),
                 last: tensor.status == TensorStatus::ReadWrite,
             };
             let reads = operation.inputs().map(&mut value).collect();

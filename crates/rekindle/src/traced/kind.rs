@@ -1,6 +1,8 @@
 //! What each of Burn's operations does with memory and time.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::sync::{Mutex, PoisonError};
 
 use burn::backend::ir::{
     BaseOperationIr, FloatOperationIr, IntOperationIr, ModuleOperationIr, NumericOperationIr, OperationIr,
@@ -9,8 +11,9 @@ use burn::backend::ir::{
 
 use super::operation::{Kind, View, product};
 
-/// What Burn calls an operation: the innermost of its variants.
-pub(super) fn name_of(operation: &OperationIr) -> String {
+/// What Burn calls an operation: the innermost of its variants. There are a few hundred of these, and each is kept once.
+pub(super) fn name_of(operation: &OperationIr) -> &'static str {
+    static KNOWN: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     /// The beginning of a text. What follows, which is all of the operation's tensors, is not written.
     struct Beginning(String);
     impl Write for Beginning {
@@ -36,7 +39,15 @@ pub(super) fn name_of(operation: &OperationIr) -> String {
         }
         name.extend(letter.to_lowercase());
     }
-    name
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    match known.get(name.as_str()) {
+        Some(known) => known,
+        None => {
+            let name: &'static str = name.leak();
+            known.insert(name);
+            name
+        }
+    }
 }
 
 /// What an operation does with memory and time.

@@ -1,25 +1,26 @@
 //! What was written down of a stage: operations with shapes, and which tensors are which.
 
-use burn::tensor::DType;
-
 /// A tensor that an operation reads or makes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Value {
     /// Counts from zero within a recording, in the order of appearance.
     pub(super) id: usize,
-    pub(super) shape: Vec<usize>,
-    pub(super) dtype: DType,
+    /// In a box and not a list: there are many of these.
+    pub(super) shape: Box<[usize]>,
+    /// What its elements are called.
+    pub(super) elements: &'static str,
+    pub(super) element_bytes: u8,
     /// For a tensor that is read: nobody else holds it, so the operation may write into its memory.
     pub(super) last: bool,
 }
 
 impl Value {
-    pub(super) fn elements(&self) -> u64 {
+    pub(super) fn count(&self) -> u64 {
         product(&self.shape)
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.elements().saturating_mul(self.dtype.size() as u64)
+        self.count().saturating_mul(u64::from(self.element_bytes))
     }
 }
 
@@ -31,7 +32,7 @@ pub(super) fn product(sizes: &[usize]) -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Operation {
     /// What Burn calls it.
-    pub(super) name: String,
+    pub(super) name: &'static str,
     pub(super) kind: Kind,
     pub(super) reads: Vec<Value>,
     pub(super) makes: Vec<Value>,

@@ -7,7 +7,6 @@ use rekindle_plan::Bytes;
 use super::layout::Layouts;
 use super::operation::{Kind, Operation, Recording};
 use crate::kept::TapeTensor;
-use crate::node::describe;
 
 /// The bytes of a taped run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,9 +92,9 @@ pub(super) fn tensors(recording: &Recording, free: &Recording) -> Vec<TapeTensor
         });
         let (operation, made) = of_block?;
         Some(TapeTensor {
-            tensor: describe(made.dtype, &made.shape),
+            tensor: format!("{}{:?}", made.elements, made.shape),
             bytes: Bytes::new(memory.blocks[block].bytes),
-            made_by: operation.name.clone(),
+            made_by: operation.name.to_owned(),
             is_output: outputs.contains(&block),
         })
     };
@@ -273,17 +272,15 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::DType;
-
     use super::super::operation::{Value, View};
     use super::*;
 
     fn value(id: usize, shape: &[usize]) -> Value {
-        Value { id, shape: shape.to_vec(), dtype: DType::F32, last: false }
+        Value { id, shape: shape.into(), elements: "f32", element_bytes: 4, last: false }
     }
 
     fn operation(kind: Kind, reads: Vec<Value>, makes: Vec<Value>) -> Operation {
-        Operation { name: "made up".to_owned(), kind, reads, makes }
+        Operation { name: "made up", kind, reads, makes }
     }
 
     /// x -> a -> view of a -> y, where the backward reads the view.

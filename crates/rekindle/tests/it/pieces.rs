@@ -219,6 +219,36 @@ fn several_outputs_pass_by_and_one_is_not_used() {
     }
 }
 
+/// Two branches that meet in the end, or of which one is left: on the user's graph the stages of both would go back at the same time.
+#[test]
+fn two_branches_go_back_one_after_the_other() {
+    type Pair = (Tensor<2>, Tensor<2>);
+    fn first(layer: &Block, (a, b): Pair) -> Pair {
+        (layer.forward(a), b)
+    }
+    fn second(layer: &Block, (a, b): Pair) -> Pair {
+        (a, layer.forward(b))
+    }
+    let _alone = alone();
+    let device = device();
+    let blocks = blocks(7, &device);
+    // Two, because three uses of one on parallel branches have no order that a region could keep.
+    let (x, z) = (random([4, 8], &device).require_grad(), random([4, 8], &device).require_grad());
+    for schedule in schedules() {
+        for meet in [|(a, b): Pair| (a * b).mean(), |(_, b): Pair| b.powf_scalar(2.0).mean()] {
+            same("two branches", || {
+                let region = Region::new().stages("first", &blocks[..4], first);
+                let region = region.stages("second", &blocks[4..], second).schedule(schedule.clone());
+                let loss = meet(region.forward((x.clone(), z.clone() * 2.0))?);
+                let grads = loss.backward();
+                // Of what reaches the loss: the other has no gradient in plain training, and zeros here.
+                let of_input = bytes(&z.grad(&grads).unwrap());
+                Ok((of_input, gradients(&blocks[4..].to_vec(), grads)))
+            });
+        }
+    }
+}
+
 #[test]
 fn a_region_in_pieces_inside_of_a_stage() {
     #[derive(Module, Debug)]
