@@ -310,7 +310,7 @@ fn refused(folder: &Path) {
         ("--pipeline 2 --budget 64MiB --cut parts", "--cut parts in a pipeline is not for several ranks"),
         (
             "--data-parallel 2 --micro-batches 2 --budget 1KiB",
-            "such as sums of gradients, which leaves 0 B of the budget",
+            "(sums of gradients), which leaves 0 B of the budget",
         ),
         ("--pipeline 2 --budget smallest", "is not for a pipeline"),
         ("--pipeline 2 --compress lossless", "a place such as --disk is not for several ranks"),
