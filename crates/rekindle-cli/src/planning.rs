@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use rekindle::{
-    Budget, Bytes, Measuring, Nanos, Places, Planned, Planner, Policy, PolicyError, Profile, Staged,
+    Budget, Bytes, Measurement, Measuring, Nanos, Places, Planned, Planner, Policy, PolicyError, Profile,
+    Staged,
 };
 use rekindle_models::Trainable;
 use rekindle_plan::Predicted;
@@ -45,25 +46,34 @@ impl Knowledge {
     }
 }
 
+/// Measures every stage of a model, with a bar that knows how many there are. Gives what was found, and on which device.
+pub(crate) fn measure_shown<M: Trainable>(
+    model: &CutModel<'_, M>,
+    batch: &M::Batch,
+    measuring: Measuring,
+) -> Result<(Measurement, String), Failure> {
+    let (region, input) = model.stages(batch);
+    let description = region.describe(&input);
+    drop((region, input));
+    let bar = report::bar(description.stages.len() as u64, "measuring");
+    let found = rekindle::measure(model, batch, measuring, &mut |stage, name| {
+        // Stages like one before are not run again: the bar goes past them.
+        bar.set_position(stage.saturating_sub(1) as u64);
+        bar.set_message(name.to_owned());
+    });
+    bar.finish_and_clear();
+    Ok((found?, description.device))
+}
+
 /// Measures every stage of a model.
 pub(crate) fn measure<M: Trainable>(
     model: CutModel<'_, M>,
     batch: &M::Batch,
     measuring: Measuring,
 ) -> Result<Known, Failure> {
-    let (region, input) = model.stages(batch);
-    let description = region.describe(&input);
-    drop((region, input));
-    let bar = report::bar(description.stages.len() as u64, "measuring");
-    let found = rekindle::measure(&model, batch, measuring, &mut |stage, name| {
-        // Stages like one before are not run again: the bar goes past them.
-        bar.set_position(stage.saturating_sub(1) as u64);
-        bar.set_message(name.to_owned());
-    });
-    bar.finish_and_clear();
-    let found = found?;
+    let (found, device) = measure_shown(&model, batch, measuring)?;
     let noise = found.noise();
-    let profile = found.into_profile(model.name(), description.device);
+    let profile = found.into_profile(model.name(), device);
     let profile =
         profile.map_err(|error| Failure::failed(error, "give the model fewer or smaller stages"))?;
     Ok(Known { profile, noise })

@@ -125,18 +125,8 @@ fn measured<K: Kind>(
     let batch = kind.data().seeded(size.seed).batch(size, &device);
     let measuring = Measuring { runs: usize::from(arguments.runs), ..Measuring::default() };
     let (model, batch) = (arguments.cut.of(&model), batch.part());
-    let (region, input) = model.stages(batch);
-    let description = region.describe(&input);
-    drop((region, input));
     let start = Instant::now();
-    let bar = report::bar(description.stages.len() as u64, "measuring");
-    let found = rekindle::measure(&model, batch, measuring, &mut |stage, name| {
-        // Stages like one before are not run again: the bar goes past them.
-        bar.set_position(stage.saturating_sub(1) as u64);
-        bar.set_message(name.to_owned());
-    });
-    bar.finish_and_clear();
-    let found = found?;
+    let (found, device) = planning::measure_shown(&model, batch, measuring)?;
     let spreads: Vec<StageNoise> = found.spreads.iter().map(Into::into).collect();
     let (noise, kinds) = (found.noise(), found.kinds);
     let how = format!(
@@ -146,7 +136,7 @@ fn measured<K: Kind>(
         report::counted(usize::from(arguments.runs), "run"),
         noise * 100.0
     );
-    let profile = found.into_profile(model.name(), description.device);
+    let profile = found.into_profile(model.name(), device);
     let profile =
         profile.map_err(|error| Failure::failed(error, "give the model fewer or smaller stages"))?;
     let noise = spreads.iter().map(StageNoise::most).fold(0.0, f64::max);
