@@ -4,6 +4,8 @@
 mod chains;
 mod levels;
 
+use std::time::Duration;
+
 use chains::{any_profile, name, text, uniform};
 use levels::{disk, uniform_with};
 use proptest::prelude::*;
@@ -235,13 +237,15 @@ fn a_hundred_thousand_stages() {
         let plan = solve(&profile, &Request::with_slots(100)).unwrap();
         assert!(plan.actions.len() <= MOST_ACTIONS);
     }
+    let patient =
+        |budget| Request { time_limit: Duration::from_secs(300), ..Request::new(Bytes::new(budget)) };
     for solve in [revolve::solve, mixed::solve] {
-        let plan = solve(&profile, &Request::new(Bytes::new(2_000))).unwrap();
+        let plan = solve(&profile, &patient(2_000)).unwrap();
         assert_eq!(plan.predicted.peak_bytes, Bytes::new(2_000));
     }
     let profile = uniform_with(&costs, 10_000);
     for (_, solve) in SOLVERS {
-        let plan = solve(&profile, &Request::new(Bytes::new(200))).unwrap();
+        let plan = solve(&profile, &patient(200)).unwrap();
         assert!(plan.predicted.peak_bytes <= Bytes::new(200));
     }
     // Far more than it takes, so that a busy machine does not fail it.

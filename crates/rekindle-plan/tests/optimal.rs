@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 use chains::{any_stage, name, passing, uniform};
 use exhaustive::{every_plan, with_keeps};
 use proptest::prelude::*;
-use rekindle_plan::solvers::optimal;
+use rekindle_plan::pipeline::{self, PipelineError};
+use rekindle_plan::solvers::{mixed, online, optimal, revolve};
 use rekindle_plan::{
     Bytes, Gap, Nanos, Plan, Profile, Request, Rule, SolveError, StageProfile, Status, TapeOption, simulate,
 };
@@ -358,14 +359,32 @@ fn a_hundred_thousand_stages_are_planned_in_groups_or_refused() {
     let tight = Bytes::mebibytes(300);
     let plan = optimal::solve(&long, &Request::new(tight)).unwrap();
     check_plan(&long, &plan, tight);
-    let error = optimal::solve(&long, &Request::new(Bytes::mebibytes(8))).unwrap_err();
+    // The smallest budget that is named has a plan, which was one that could not be held.
+    let patient =
+        |budget| Request { time_limit: Duration::from_secs(300), ..Request::new(Bytes::new(budget)) };
+    let error = optimal::solve(&long, &patient(0)).unwrap_err();
     let SolveError::BudgetTooSmall { smallest_bytes, .. } = error else { panic!("{error}") };
-    let none = optimal::solve(&long, &Request::new(Bytes::ZERO)).unwrap_err();
-    assert!(
-        matches!(none, SolveError::BudgetTooSmall { smallest_bytes: named, .. } if named == smallest_bytes)
-    );
-    let error = optimal::solve(&long, &Request::new(smallest_bytes)).unwrap_err();
-    assert!(matches!(error, SolveError::TooLong { stages: 100_000, .. }), "{error}");
+    let plan = optimal::solve(&long, &patient(smallest_bytes.get())).unwrap();
+    check_plan(&long, &plan, smallest_bytes);
+}
+
+/// Budgets that nothing fits were looked at for 20 to 30 s, and pipelines for more than a minute, whatever the time limit said.
+#[test]
+fn a_hundred_thousand_stages_keep_to_the_time_limit_where_nothing_fits() {
+    let long = uniform(100_000, 1 << 18, 33 << 18);
+    let hasty = |bytes| Request { time_limit: Duration::from_secs(2), ..Request::new(bytes) };
+    let start = Instant::now();
+    // Which of the two depends on the machine.
+    let error = optimal::solve(&long, &hasty(Bytes::mebibytes(8))).unwrap_err();
+    assert!(matches!(error, SolveError::BudgetTooSmall { .. } | SolveError::TooLong { .. }), "{error}");
+    for solve in [revolve::solve, mixed::solve, online::solve] {
+        let error = solve(&long, &hasty(Bytes::mebibytes(8))).unwrap_err();
+        assert!(matches!(error, SolveError::BudgetTooSmall { .. } | SolveError::TooLong { .. }), "{error}");
+    }
+    let error = pipeline::plan(&long, 3, 3, &hasty(Bytes::mebibytes(8))).unwrap_err();
+    assert!(matches!(error, PipelineError::Solve { rank: 0, .. }), "{error}");
+    // A step of the ladder is not given up halfway.
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }
 
 /// Just above the longest chain whose every cell is looked at, plans were refused that simpler solvers have.
@@ -376,7 +395,7 @@ fn chains_in_groups_are_not_slower_than_revolve_and_not_refused_where_it_has_a_p
         let request = Request::new(Bytes::mebibytes(mebibytes));
         let plan = optimal::solve(&long, &request).unwrap();
         check_plan(&long, &plan, Bytes::mebibytes(mebibytes));
-        let revolve = rekindle_plan::solvers::revolve::solve(&long, &request).unwrap();
+        let revolve = revolve::solve(&long, &request).unwrap();
         assert!(plan.predicted.step_ns <= revolve.predicted.step_ns, "{mebibytes} MiB");
     }
     let frontier = optimal::frontier(&long, &Request::default()).unwrap();

@@ -1,11 +1,13 @@
 //! A plan for each rank, with as many micro-batches in flight as it has.
 
 use std::ops::Range;
+use std::time::Instant;
 
 use super::{Cost, PipelineError, balance, in_flight};
 use crate::solvers::optimal;
 use crate::{
-    Action, Boundary, Bytes, Nanos, Plan, Profile, ProfileError, Request, Rule, SolveError, StageProfile,
+    Action, Boundary, Bytes, Nanos, Plan, PlanError, Profile, ProfileError, Request, Rule, SolveError,
+    StageProfile,
 };
 
 /// How many of the amounts that a waiting micro-batch can hold are tried for each rank: for short chains, and for those that take
@@ -14,6 +16,9 @@ const TRIED: (usize, usize) = (128, 16);
 
 /// Up to how many stages a chain is short.
 const SHORT: usize = 32;
+
+/// Of a rank's time, one solve may take this part at most.
+const SOLVES: u32 = 4;
 
 /// What one rank does.
 #[derive(Clone, Debug, PartialEq)]
@@ -104,11 +109,16 @@ fn within(
     micro_batches: usize,
     request: &Request,
 ) -> Result<Vec<RankPlan>, PipelineError> {
+    let start = Instant::now();
     each(profile, ranks, micro_batches, &|rank| match request.budget_bytes {
         None => rank.by_rule(Rule::StoreAll),
         Some(_) => {
             let beside = rank.beside()?;
-            let best = rank.best(request.usable_bytes().get().saturating_sub(beside), request)?;
+            // What one rank leaves of its time, the others have.
+            let left = request.time_limit.saturating_sub(start.elapsed());
+            let share = left / u32::try_from(rank.ranks - rank.rank).unwrap_or(u32::MAX);
+            let own = Request { time_limit: share, ..request.clone() };
+            let best = rank.best(request.usable_bytes().get().saturating_sub(beside), &own)?;
             best.ok_or_else(|| rank.too_small(request, beside))
         }
     })
@@ -265,8 +275,11 @@ impl Rank<'_> {
         })
     }
 
-    /// The fastest plan of those tried, if one fits.
+    /// The fastest plan of those tried, if one fits. Once there is one, no more are tried when time is up.
     fn best(&self, room: u64, request: &Request) -> Result<Option<Found>, PipelineError> {
+        let (start, limit) = (Instant::now(), request.time_limit);
+        let late = || start.elapsed() > limit;
+        let request = &Request { time_limit: request.time_limit / SOLVES, ..request.clone() };
         let others = self.held.saturating_sub(1) as u64;
         let least = self.least_waiting();
         let Some(most_room) = others.checked_mul(least).and_then(|waiting| room.checked_sub(waiting)) else {
@@ -279,9 +292,12 @@ impl Rank<'_> {
             return Ok(Some(fastest));
         }
         let mut best: Option<Found> = None;
-        for mut most_waiting in self.amounts() {
+        for mut most_waiting in far_apart_first(self.amounts()) {
             // What a plan leaves of its share, its peak may have.
             for _ in 0..2 {
+                if best.is_some() && late() {
+                    break;
+                }
                 let Some(own) = room.checked_sub(others.saturating_mul(most_waiting)) else { break };
                 let Some(found) = self.solve(most_waiting, own, request)? else { break };
                 most_waiting = found.waiting.min(most_waiting);
@@ -371,9 +387,12 @@ impl Rank<'_> {
                 let bound = plan.predicted.lower_bound_ns;
                 let count = section.stages().len();
                 let actions = plan.actions.into_iter().filter(|action| !of_the_turn(action, count)).collect();
-                let plan = Plan::judged(section, plan.solver, plan.status, request.budget_bytes, actions);
-                let plan = plan.map_err(|error| self.failed(error.into()))?;
-                Ok(Some(self.found(plan.proven(bound))?))
+                match Plan::judged(section, plan.solver, plan.status, request.budget_bytes, actions) {
+                    Ok(plan) => Ok(Some(self.found(plan.proven(bound))?)),
+                    // What is dropped while the micro-batch waits is dropped beside a gradient here.
+                    Err(PlanError::OverBudget { .. }) => Ok(None),
+                    Err(error) => Err(self.failed(error.into())),
+                }
             }
             Err(SolveError::BudgetTooSmall { .. }) => Ok(None),
             Err(source) => Err(self.failed(source)),
@@ -400,9 +419,12 @@ impl Rank<'_> {
 
     /// The error with a budget that is enough.
     fn too_small(&self, request: &Request, beside: u64) -> PipelineError {
-        let enough = self.enough(request).and_then(|enough| enough.checked_add(beside));
         let margin = 1.0 + request.margin.max(0.0);
-        match enough {
+        let enough = match self.enough(request) {
+            Ok(enough) => enough,
+            Err(error) => return error,
+        };
+        match enough.and_then(|enough| enough.checked_add(beside)) {
             Some(enough) => PipelineError::BudgetTooSmall {
                 rank: self.rank,
                 budget_bytes: request.budget_bytes.unwrap_or_default(),
@@ -414,26 +436,39 @@ impl Rank<'_> {
     }
 
     /// A budget that the rank has a plan for, found by halving between one that holds the least and one that is too small.
-    fn enough(&self, request: &Request) -> Option<u64> {
-        let peaks = optimal::smallest_budget(self.section).ok()?.get();
+    /// `None` when it does not fit 64 bits.
+    fn enough(&self, request: &Request) -> Result<Option<u64>, PipelineError> {
+        let peaks = optimal::smallest_budget(self.section).map_err(|error| self.failed(error))?.get();
         let others = self.held.saturating_sub(1) as u64;
-        let (mut low, mut high) = (others.checked_mul(self.least_waiting())?.checked_add(peaks)?, None);
+        let least = others.checked_mul(self.least_waiting()).and_then(|waiting| waiting.checked_add(peaks));
+        let Some(mut low) = least else { return Ok(None) };
+        let mut high = None;
         let quick = Request { time_limit: request.time_limit / 10, ..request.clone() };
         let mut next = low;
         // Twice as much until there is a plan, then halves of what is between.
         for _ in 0..40 {
-            match self.best(next, &quick).ok()? {
+            match self.best(next, &quick)? {
                 Some(_) => high = Some(next),
                 None => low = next,
             }
             next = match high {
                 Some(high) if high - low <= high / 64 => break,
                 Some(high) => low + (high - low) / 2,
-                None => next.checked_mul(2)?,
+                None => match next.checked_mul(2) {
+                    Some(more) => more,
+                    None => return Ok(None),
+                },
             };
         }
-        high
+        Ok(high)
     }
+}
+
+/// Those in the middle of what is left first, so that the first few are already spread over all of them.
+fn far_apart_first(amounts: Vec<u64>) -> Vec<u64> {
+    let bits = amounts.len().next_power_of_two().trailing_zeros();
+    let reversed = |index: u32| if bits == 0 { 0 } else { index.reverse_bits() >> (u32::BITS - bits) };
+    (0..1u32 << bits).filter_map(|index| amounts.get(reversed(index) as usize).copied()).collect()
 }
 
 /// The different ones in order, and no more than so many of them, spread evenly; the least and the most always.
@@ -457,5 +492,20 @@ fn of_the_turn(action: &Action, stages: usize) -> bool {
         | Action::Offload { boundary, .. }
         | Action::Fetch { boundary, .. }
         | Action::Compress { boundary, .. } => boundary.index() >= stages,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn amounts_that_are_tried_first_are_far_apart_and_none_is_left_out() {
+        assert_eq!(far_apart_first((0..8).collect()), [0, 4, 2, 6, 1, 5, 3, 7]);
+        for count in 0..40 {
+            let mut amounts = far_apart_first((0..count).collect());
+            amounts.sort_unstable();
+            assert_eq!(amounts, (0..count).collect::<Vec<_>>());
+        }
     }
 }

@@ -46,11 +46,12 @@ pub use frontier::{Frontier, FrontierPoint};
 
 use chain::Chain;
 use knapsack::Knapsack;
-use refine::Search;
-
-use crate::{Action, Bytes, Nanos, Plan, Profile, Request, SolveError, Status};
 use places::Places;
 use problem::Problem;
+use refine::Search;
+
+use super::slots::deadline;
+use crate::{Action, Bytes, Nanos, Plan, Profile, Request, SolveError, Status};
 
 const NAME: &str = "optimal";
 
@@ -150,8 +151,11 @@ fn look(
     let many = stages > MOST_STAGES;
     let mut size = if alike(chain) || stages > SOON { stages.div_ceil(GROUPS) } else { 1 };
     while size > 1 && stages.div_ceil(size) <= MOST_STAGES {
-        if search.in_groups(size) || search.late() {
+        if search.in_groups(size) {
             return Ok(());
+        }
+        if search.late() {
+            break;
         }
         let fine = stages / size > 2 * GROUPS || !alike(chain);
         size = if fine && !many { 1 } else { size.div_ceil(2) };
@@ -162,6 +166,9 @@ fn look(
     }
     if many {
         return simpler(search, profile, request);
+    }
+    if search.best.is_some() && search.late() {
+        return Ok(());
     }
     let problem = whole(chain.clone())?;
     if search.room < problem.least_room(0, stages) {
@@ -175,25 +182,48 @@ fn look(
 
 /// What the solvers that need no table find for a chain that is too long for one.
 fn simpler(search: &mut Search<'_>, profile: &Profile, request: &Request) -> Result<(), SolveError> {
-    let mut refused = None;
-    for solve in [super::revolve::solve, super::mixed::solve, super::eager::solve] {
-        match solve(profile, request) {
-            Ok(plan) => {
+    type Solve = fn(&Profile, &Request, Instant) -> Result<Option<Plan>, SolveError>;
+    fn within(request: &Request, until: Instant) -> Request {
+        Request { time_limit: until.saturating_duration_since(Instant::now()), ..request.clone() }
+    }
+    let all: [Solve; 3] = [
+        |profile, request, until| super::revolve::solve(profile, &within(request, until)).map(Some),
+        |profile, request, until| super::mixed::solve(profile, &within(request, until)).map(Some),
+        |profile, request, until| super::eager::solve_until(profile, request, Some(until)),
+    ];
+    let mut smallest: Option<Bytes> = None;
+    let mut refused: Option<SolveError> = None;
+    for solve in all {
+        match solve(profile, request, search.deadline) {
+            Ok(None) => {}
+            Ok(Some(plan)) => {
                 let overhead = plan.predicted.step_ns.get().saturating_sub(profile.lower_bound().get());
                 search.take(Some((overhead, plan.actions)));
+            }
+            // `eager` says what it needs to run at all, and then its plan may be too long to hold; the others have tried.
+            Err(SolveError::BudgetTooSmall { solver, smallest_bytes, .. }) => {
+                let known = smallest.filter(|known| solver == super::eager::NAME || *known < smallest_bytes);
+                smallest = Some(known.unwrap_or(smallest_bytes));
             }
             Err(error) => refused = Some(error),
         }
     }
-    match refused.filter(|_| search.best.is_none()) {
-        None => Ok(()),
-        Some(SolveError::BudgetTooSmall { budget_bytes, smallest_bytes, .. }) => {
+    let stages = profile.stages().len();
+    match (&search.best, smallest, refused) {
+        (Some(_), ..) => Ok(()),
+        (None, Some(smallest_bytes), _) => {
+            let budget_bytes = request.usable_bytes();
             Err(SolveError::BudgetTooSmall { solver: NAME, budget_bytes, smallest_bytes })
         }
-        Some(SolveError::TooLong { stages, why, .. }) => {
+        (None, ..) if search.late() => {
+            let why = "time was up before there was a plan; give it more".to_owned();
             Err(SolveError::TooLong { solver: NAME, stages, why })
         }
-        Some(other) => Err(other),
+        (None, None, Some(SolveError::TooLong { stages, why, .. })) => {
+            Err(SolveError::TooLong { solver: NAME, stages, why })
+        }
+        (None, None, Some(other)) => Err(other),
+        (None, None, None) => Ok(()),
     }
 }
 
@@ -250,11 +280,6 @@ pub fn smallest_budget(profile: &Profile) -> Result<Bytes, SolveError> {
 /// When no budget has a plan.
 pub fn frontier(profile: &Profile, request: &Request) -> Result<Frontier, SolveError> {
     Frontier::new(profile, request)
-}
-
-fn deadline(request: &Request) -> Instant {
-    let now = Instant::now();
-    now.checked_add(request.time_limit).unwrap_or(now)
 }
 
 fn too_large(stages: usize) -> SolveError {

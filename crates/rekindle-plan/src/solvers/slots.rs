@@ -1,5 +1,7 @@
 //! What the solvers that count slots share: from a request in slots or in bytes to a judged plan.
 
+use std::time::Instant;
+
 use crate::illegal::{Illegal, Reason};
 use crate::{
     Action, Bytes, Gap, Nanos, Plan, PlanError, Profile, Request, Simulation, SolveError, Status, simulate,
@@ -96,15 +98,24 @@ impl Counted<'_> {
     ///
     /// Which numbers are tried does not depend on the budget, so a larger budget never gives a slower plan: what fitted
     /// before still fits. The one exception keeps that too: where more slots are never slower, the largest that fits is
-    /// looked for by halves between two steps of the ladder, and a larger budget only ever moves it up.
+    /// looked for by halves between two steps of the ladder, and a larger budget only ever moves it up. All that holds for as
+    /// long as there is time.
     fn search(&self) -> Result<u32, SolveError> {
         let usable = self.request.usable_bytes();
+        let until = deadline(self.request);
         let fits = |tried: &Tried| tried.peak_bytes <= usable;
         let mut best: Option<Tried> = None;
         let mut smallest: Option<Bytes> = None;
         let mut failed: Option<SolveError> = None;
         let mut above = None;
-        for slots in self.ladder().into_iter().rev() {
+        for (step, slots) in self.ladder().into_iter().rev().enumerate() {
+            // Fewer slots take longer.
+            if step > 0 && Instant::now() > until {
+                match best {
+                    Some(_) => break,
+                    None => return Err(self.late(usable)),
+                }
+            }
             let tried = match self.try_slots(slots) {
                 Ok(tried) => tried,
                 Err(error) => {
@@ -134,7 +145,7 @@ impl Counted<'_> {
             }
         }
         match (best, smallest, failed) {
-            (Some(best), ..) if self.falling => Ok(self.between(best.slots, above, &fits)),
+            (Some(best), ..) if self.falling => Ok(self.between(best.slots, above, &fits, until)),
             (Some(best), ..) => Ok(best.slots),
             (None, Some(smallest_bytes), _) => {
                 Err(SolveError::BudgetTooSmall { solver: self.name, budget_bytes: usable, smallest_bytes })
@@ -147,11 +158,25 @@ impl Counted<'_> {
         }
     }
 
+    fn late(&self, usable: Bytes) -> SolveError {
+        let seconds = self.request.time_limit.as_secs_f64();
+        let why = format!(
+            "nothing within {usable} was found in {seconds} s; give it more time, or a larger budget"
+        );
+        SolveError::TooLong { solver: self.name, stages: self.profile.stages().len(), why }
+    }
+
     /// The largest number of slots found to fit by halves, from one that does to one that does not.
-    fn between(&self, fitting: u32, above: Option<u32>, fits: &dyn Fn(&Tried) -> bool) -> u32 {
+    fn between(
+        &self,
+        fitting: u32,
+        above: Option<u32>,
+        fits: &dyn Fn(&Tried) -> bool,
+        until: Instant,
+    ) -> u32 {
         let Some(mut high) = above else { return fitting };
         let mut low = fitting;
-        while high.saturating_sub(low) > 1 {
+        while high.saturating_sub(low) > 1 && Instant::now() <= until {
             let middle = low + (high - low) / 2;
             match self.try_slots(middle) {
                 Ok(tried) if fits(&tried) => low = middle,
@@ -191,6 +216,12 @@ impl Counted<'_> {
             |slots: &u32| (*slots < most).then(|| slots.saturating_add((slots / part).max(1)).min(most));
         std::iter::successors(Some(self.least), next).collect()
     }
+}
+
+/// When a request's time is up.
+pub(super) fn deadline(request: &Request) -> Instant {
+    let now = Instant::now();
+    now.checked_add(request.time_limit).unwrap_or(now)
 }
 
 /// How good a plan is known to be, given the time of its step.

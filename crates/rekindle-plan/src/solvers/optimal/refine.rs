@@ -29,7 +29,7 @@ pub(super) struct Search<'a> {
     chain: &'a Chain,
     pub(super) room: u64,
     gap: Gap,
-    deadline: Instant,
+    pub(super) deadline: Instant,
     /// The fastest plan, with its overhead.
     pub(super) best: Option<(u64, Vec<Action>)>,
     /// Overhead that no persistent plan can do without.
