@@ -56,15 +56,8 @@ pub(crate) fn graph_plan(path: &Path) -> Result<GraphPlan, Failure> {
     })
 }
 
-/// What `rekindle profile --json` says beside a profile: how far the measured times lay apart. Plans are made without it.
+/// What `rekindle profile --json` says beside a profile: how far the measured times lay apart. Whoever reads a profile passes it over.
 pub(crate) const MEASURED: &str = "measured";
-
-/// The profile alone, of what `rekindle profile --json` printed; `None` for any other file, whose errors have their line.
-fn without_measured(text: &str) -> Option<String> {
-    let mut value: serde_json::Value = serde_json::from_str(text).ok()?;
-    value.as_object_mut()?.remove(MEASURED)?;
-    Some(value.to_string())
-}
 
 /// Reads a profile, by itself or together with its plan.
 pub(crate) fn profile(path: &Path) -> Result<Profile, Failure> {
@@ -76,8 +69,7 @@ fn profile_in(text: &str, path: &Path) -> Result<Profile, Failure> {
     if let Some(planned) = planned(text, path) {
         return planned.map(|planned| planned.profile().clone());
     }
-    let alone = text.contains(MEASURED).then(|| without_measured(text)).flatten();
-    Profile::from_json(alone.as_deref().unwrap_or(text)).map_err(|error| {
+    Profile::from_json(text).map_err(|error| {
         let error = anyhow::Error::new(error).context(format!("`{}`", path.display()));
         Failure::request(error, "docs/formats.md describes profiles (rekindle.profile/1)")
     })

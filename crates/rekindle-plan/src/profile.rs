@@ -56,6 +56,9 @@ struct ProfileFile {
     tiers: Vec<Tier>,
     #[serde(default)]
     codecs: Vec<Codec>,
+    /// What `rekindle profile --json` prints beside a profile: how far measured times lay apart. Plans are made without it.
+    #[serde(default, rename = "measured")]
+    _measured: serde::de::IgnoredAny,
 }
 
 /// The sizes and times of one stage.
@@ -303,6 +306,7 @@ impl Profile {
             stages,
             tiers: Vec::new(),
             codecs: Vec::new(),
+            _measured: serde::de::IgnoredAny,
         })
     }
 

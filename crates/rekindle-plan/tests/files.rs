@@ -149,6 +149,25 @@ fn a_missing_or_repeated_key_is_named() {
     assert!(message.contains("duplicate field `solver`"), "{message}");
 }
 
+/// What is printed beside a profile was once cut out of the text first, and other keys that stood twice with it.
+#[test]
+fn what_was_measured_beside_a_profile_is_passed_over_and_nothing_else() {
+    let (profile, _) = nine();
+    let beside = |more: &str| {
+        profile.to_json().replacen('{', &format!("{{\"measured\": {{\"noise\": 0.5}}, {more}"), 1)
+    };
+    assert_eq!(Profile::from_json(&beside("")).unwrap(), profile);
+    for (more, words) in [
+        ("\"input_bytes\": 7,", "duplicate field `input_bytes`"),
+        ("\"measured\": 1,", "duplicate field `measured`"),
+        ("\"noise\": 1,", "unknown field `noise`"),
+    ] {
+        let message = Profile::from_json(&beside(more)).unwrap_err().to_string();
+        assert!(message.contains(words), "{message}");
+    }
+    assert!(!profile.to_json().contains("measured"));
+}
+
 #[test]
 fn another_version_is_told_before_anything_else_is_looked_at() {
     let text = r#"{"format": "rekindle.plan/2", "all": "new"}"#;

@@ -112,6 +112,18 @@ pub enum Error {
         /// The option found.
         option: String,
     },
+    /// The plan keeps a tape in a way that a tensor of the stage's module does not go with.
+    #[error(
+        "stage {stage} (`{name}`) has a tensor in its module that is not a `Param`, and Burn keeps no tape `{option}` of it on this device; make it a `Param` without gradient, give it to the stage by `stage_with`, or plan without that option"
+    )]
+    ConstantOption {
+        /// The stage, from 1.
+        stage: usize,
+        /// Its name.
+        name: String,
+        /// The option found.
+        option: String,
+    },
     /// The heads of attention cannot share keys and values.
     #[error("{heads} heads of queries cannot share {groups} heads of keys; the second must divide the first")]
     AttentionHeads {

@@ -101,7 +101,8 @@ impl InPieces {
         // Where something is wrong with a stage, its node says what.
         let fits = |index: usize, option: Option<&Name>| {
             let strategy = node::strategy_of(option, self.strategy);
-            ids[index].is_some() && strategy.is_some_and(|strategy| self.stages[index].can_be_kept(strategy))
+            let can_be_kept = |strategy| self.stages[index].can_be_kept(strategy, self.strategy);
+            ids[index].is_some() && strategy.is_some_and(can_be_kept)
         };
         let without = |shared: &HashSet<_>| {
             let mut behind_balanced = None;

@@ -8,7 +8,8 @@ use std::marker::PhantomData;
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::kind::Autodiff;
+use burn::tensor::{Bool, Device, Int, Tensor};
 
 use crate::Error;
 use crate::boundary::{Boundary, Parts};
@@ -81,8 +82,10 @@ pub(crate) trait AnyStage: Send {
     /// The tracked parameters, each once. Initialises those that are not yet: initialising draws random numbers.
     fn parameters(&self) -> Parameters;
     fn run(&self, mode: Mode, strategy: TapeStrategy, input: Parts) -> Result<Ran, Error>;
-    /// Whether [`Mode::Kept`] can keep its tape in this way, whatever the user's graph does.
-    fn can_be_kept(&self, strategy: TapeStrategy) -> bool;
+    /// Whether [`Mode::Kept`] can keep its tape in this way, where the user's graph has its `own`.
+    fn can_be_kept(&self, strategy: TapeStrategy, own: TapeStrategy) -> bool;
+    /// Whether [`Mode::Taped`] can, on a graph of the stage's own.
+    fn can_be_taped(&self, strategy: TapeStrategy, own: TapeStrategy) -> bool;
     /// Runs the function on tensors without values, which `lift` puts in the place of the module's.
     #[cfg(feature = "capture")]
     fn trace(&self, lift: &mut crate::traced::Lift<'_>, input: Parts) -> Result<Parts, Error>;
@@ -163,6 +166,7 @@ where
 
     fn run(&self, mode: Mode, strategy: TapeStrategy, mut input: Parts) -> Result<Ran, Error> {
         let free = |output: Result<Parts, Error>| output.map(|output| Ran { output, leaves: Vec::new() });
+        let own = self.trained().strategy.unwrap_or(strategy);
         // One operation must not mix strategies, masks and positions included.
         let strategy = match mode {
             Mode::Taped { strategy, .. } => strategy,
@@ -186,11 +190,11 @@ where
             Mode::Kept => free(call(&self.module.clone().map(&mut Retag(strategy)), input)),
             // Not `valid()`: dropout and batch norm train only on a device with autodiff.
             Mode::Free { live: true } => free(call(&self.module.clone().no_grad(), input)),
-            Mode::Free { live: false } => {
+            Mode::Free { live: false } if !is_lost(own) => {
                 let module = self.private().map(&mut Retag(strategy)).no_grad();
                 free(call(&module, input))
             }
-            Mode::Probe => {
+            Mode::Probe | Mode::Free { .. } => {
                 let statistics = RunningValues::of(&self.module);
                 let module = self.module.clone().no_grad();
                 let output = call(&module, input);
@@ -202,6 +206,14 @@ where
                 let module = self.module.clone().map(&mut fresh);
                 let output = call(&module, input)?;
                 Ok(fresh.ran(output))
+            }
+            Mode::Taped { live: false, strategy: asked } if asked == own && is_lost(own) => {
+                let statistics = RunningValues::of(&self.module);
+                let mut fresh = FreshLeaves::new(&self.trained().ids, None);
+                let module = self.module.clone().map(&mut fresh);
+                let output = call(&module, input);
+                statistics.restore(self.module.clone());
+                Ok(fresh.ran(output?))
             }
             Mode::Taped { live, .. } => {
                 let mut fresh = FreshLeaves::new(&self.trained().ids, Some(strategy));
@@ -216,10 +228,14 @@ where
         }
     }
 
-    fn can_be_kept(&self, strategy: TapeStrategy) -> bool {
-        let trained = self.trained();
+    fn can_be_kept(&self, strategy: TapeStrategy, own: TapeStrategy) -> bool {
         // To give running statistics another strategy would write to them.
-        trained.is_kept_as(strategy) || trained.all
+        let trained = self.trained();
+        self.can_be_taped(strategy, own) && (trained.is_kept_as(strategy) || trained.all)
+    }
+
+    fn can_be_taped(&self, strategy: TapeStrategy, own: TapeStrategy) -> bool {
+        strategy == self.trained().strategy.unwrap_or(own) || !has_constants(&self.settings())
     }
 
     #[cfg(feature = "capture")]
@@ -260,10 +276,10 @@ where
                 let tracked = if value.is_tracked() { "" } else { " frozen" };
                 self.0.push(format!("{}{tracked}", AnyTensor::from(value).describe()));
             }
-            fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, burn::tensor::Int>>) {
+            fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
                 self.0.push(AnyTensor::from(param.val()).describe());
             }
-            fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, burn::tensor::Bool>>) {
+            fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
                 self.0.push(AnyTensor::from(param.val()).describe());
             }
         }
@@ -290,6 +306,17 @@ where
         let key = (TypeId::of::<(M, F)>(), self.name.clone());
         *runs.entry(key).or_insert(0) += 1;
     }
+}
+
+/// Whether `valid()` and `train()` lose this strategy. Parameters can be given it back; a tensor that is a field of a module, and no
+/// `Param`, cannot.
+fn is_lost(strategy: TapeStrategy) -> bool {
+    strategy != TapeStrategy::default()
+}
+
+/// Whether a module's settings show tensors that are no parameters. Mappers do not see them, so their strategy stays what it is.
+fn has_constants(settings: &str) -> bool {
+    settings.contains("BridgeTensor {")
 }
 
 /// A module's debug text without what tells it from its like: the names of its parameters, and running statistics.
@@ -433,6 +460,20 @@ impl ModuleMapper for FreshLeaves<'_> {
         self.made.insert(id, Box::new(leaf));
         param
     }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        match self.retag {
+            Some(strategy) => Retag(strategy).map_int(param),
+            None => param,
+        }
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        match self.retag {
+            Some(strategy) => Retag(strategy).map_bool(param),
+            None => param,
+        }
+    }
 }
 
 /// Puts back the strategy that `valid()` and `train()` drop.
@@ -443,9 +484,19 @@ impl ModuleMapper for Retag {
         let strategy = self.0;
         param.map(|tensor| retagged(tensor, strategy))
     }
+
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let strategy = self.0;
+        param.map(|tensor| retagged(tensor, strategy))
+    }
+
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        let strategy = self.0;
+        param.map(|tensor| retagged(tensor, strategy))
+    }
 }
 
-fn retagged<const D: usize>(tensor: Tensor<D>, strategy: TapeStrategy) -> Tensor<D> {
+fn retagged<const D: usize, K: Autodiff>(tensor: Tensor<D, K>, strategy: TapeStrategy) -> Tensor<D, K> {
     match tensor.is_autodiff() {
         true => tensor.with_gradient_checkpointing_strategy(strategy),
         false => tensor,

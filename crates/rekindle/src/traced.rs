@@ -308,7 +308,9 @@ fn profiled(
     let backward_extra = bytes.backward_extra;
     let mut options = Vec::new();
     // An operation that Burn cannot recompute is no reason to refuse the stage.
-    let balanced = capture::record(stage, input, Run::Taped(TapeStrategy::Balanced)).ok();
+    let can_be = stage.can_be_taped(TapeStrategy::Balanced, TapeStrategy::Disabled);
+    let balanced =
+        can_be.then(|| capture::record(stage, input, Run::Taped(TapeStrategy::Balanced)).ok()).flatten();
     if let Some((balanced, name)) = balanced.zip("balanced".parse().ok()) {
         let bytes = tape::taped(&balanced.recording, &free.recording);
         let (forward_ns, backward_ns): (Nanos, Nanos) = times(&balanced.recording);

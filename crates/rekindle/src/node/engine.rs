@@ -278,6 +278,10 @@ impl<B: GraphBackend> BurnEngine<B> {
             let option = option.map(ToString::to_string).unwrap_or_default();
             return Err(Error::UnknownOption { stage: self.number(stage), option });
         };
+        if !self.stages[stage.index()].can_be_taped(strategy, self.strategy) {
+            let option = option.map(ToString::to_string).unwrap_or_default();
+            return Err(Error::ConstantOption { stage: self.number(stage), name: self.name(stage), option });
+        }
         let live = !std::mem::replace(&mut self.ran[stage.index()], true);
         if live && self.stages[stage.index()].is_due() {
             // A tape hides what an untracked run shows: whether the stage reaches for a tracked tensor, whose gradient

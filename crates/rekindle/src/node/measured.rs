@@ -36,11 +36,12 @@ impl<B: GraphBackend> Measurable for BurnEngine<B> {
         hash.finish()
     }
 
-    fn options(&self, _: Stage) -> Vec<Name> {
+    fn options(&self, stage: Stage) -> Vec<Name> {
+        let can_be = self.stages[stage.index()].can_be_taped(TapeStrategy::Balanced, self.strategy);
         // A model that is balanced already has no other tape.
         match self.strategy {
-            TapeStrategy::Disabled => BALANCED.parse().into_iter().collect(),
-            TapeStrategy::Balanced => Vec::new(),
+            TapeStrategy::Disabled if can_be => BALANCED.parse().into_iter().collect(),
+            _ => Vec::new(),
         }
     }
 

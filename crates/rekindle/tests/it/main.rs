@@ -11,6 +11,7 @@ mod batch_norm;
 mod boundaries;
 mod checks;
 mod common;
+mod constants;
 mod derived;
 mod dropout;
 mod errors;
