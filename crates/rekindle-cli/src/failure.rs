@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use rekindle_models::weights::WeightsError;
 
+use crate::tell::Printable;
+
 /// Why the command stops.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -59,18 +61,18 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "error: {}", self.error)?;
         let mut said = self.error.to_string();
+        write!(formatter, "error: {}", Printable(&said))?;
         for cause in self.error.chain().skip(1) {
             let cause = cause.to_string();
             // Some errors say what their causes say.
             if !said.contains(&cause) {
-                write!(formatter, ": {cause}")?;
+                write!(formatter, ": {}", Printable(&cause))?;
                 said = cause;
             }
         }
         match &self.hint {
-            Some(hint) => write!(formatter, "\nhint: {hint}"),
+            Some(hint) => write!(formatter, "\nhint: {}", Printable(hint)),
             None => Ok(()),
         }
     }

@@ -10,6 +10,7 @@ use rekindle_plan::{Action, Plan, Profile, Simulation};
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::tell::Printable;
 
 /// A table without lines; all columns but the first are numbers, set right.
 pub(crate) fn table<const N: usize>(
@@ -88,7 +89,7 @@ pub(crate) fn bar(length: u64, message: &str) -> ProgressBar {
 /// A result on standard output. A reader that has seen enough and closed its end is no failure.
 pub(crate) fn show(text: &str) -> Result<(), Failure> {
     let mut output = std::io::stdout().lock();
-    match writeln!(output, "{text}").and_then(|()| output.flush()) {
+    match writeln!(output, "{}", Printable(text)).and_then(|()| output.flush()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             let error = anyhow::Error::new(error).context("cannot write the result");
             Err(Failure::failed(error, "check where standard output goes, and whether there is room"))

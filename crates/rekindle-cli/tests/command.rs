@@ -323,6 +323,22 @@ fn simulate_refuses_with_words_that_help() {
     assert!(json(&output)["reason"].as_str().unwrap().contains("the budget is 1.0 MiB"));
 }
 
+/// A plan with the right bytes in a name cleared the screen of whoever looked at it.
+#[test]
+fn what_a_file_says_does_not_move_the_cursor() {
+    let changes: [Change; 2] = [
+        |_, plan| *plan = plan.replacen("\"sqrt\"", "\"\\u001b[2Jsqrt\"", 1),
+        |_, plan| *plan = plan.replacen("tape 3", "\\u001b[2Jtape 3", 1),
+    ];
+    for change in changes {
+        let files = files(change);
+        let output = rekindle(&files.arguments());
+        let text = [&output.stdout[..], &output.stderr[..]].concat();
+        assert!(!text.contains(&0x1b), "{}", seen(&output));
+        assert!(seen(&output).contains("\\u{1b}[2J"), "{}", seen(&output));
+    }
+}
+
 #[test]
 fn bad_requests_exit_with_2_and_a_hint() {
     let mut all = String::new();
