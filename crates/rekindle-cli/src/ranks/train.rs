@@ -45,7 +45,9 @@ pub(crate) fn train(arguments: &TrainArguments, size: &Size) -> Result<(), Failu
     let shape = together(&world, checked)?;
     let settings = format!("{arguments:#?}\n{size:#?}");
     together(&world, same_on_all(&world.all_gather(settings.into_bytes())?))?;
-    with_model(size, &arguments.data, OnRank { arguments, size, world: &world, shape })
+    let ran = with_model(size, &arguments.data, OnRank { arguments, size, world: &world, shape });
+    // One that has no model to train, because its data cannot be read, is with those that ask whether all have.
+    ran.or_else(|failure| if failure.is_told() { Err(failure) } else { together(&world, Err(failure)) })
 }
 
 /// Fails where ranks were started differently: they would train something that nobody asked for, or wait for each other for ever.
