@@ -6,8 +6,9 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test")]
 
+use std::io::Read;
 use std::path::Path;
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -29,6 +30,7 @@ fn main() -> ExitCode {
         ("what_ranks_do_not_do_is_refused_once", refused),
         ("ranks_that_are_started_differently_are_refused", differently),
         ("what_cannot_be_read_is_told_once_whoever_was_given_it", not_read),
+        ("a_rank_that_is_stopped_ends_the_run_within_ten_seconds", stopped),
         ("native_sums_are_close", native),
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -424,6 +426,35 @@ fn not_read(folder: &Path) {
     std::fs::write(folder.join("rekindle.toml"), "[train]\nseed = 3\n").unwrap();
     let output = rekindle(folder, 2, good);
     assert_eq!(said(&output).matches("using rekindle.toml").count(), 1, "{}", said(&output));
+}
+
+/// A rank whose process is stopped cannot say so itself.
+fn stopped(folder: &Path) {
+    let train =
+        "train --layers 2 --width 16 --heads 2 --sequence 16 --batch 4 --steps 100000 --data-parallel 2";
+    let mut run = command(folder, 2, train).stderr(Stdio::piped()).spawn().unwrap();
+    let log = folder.join("rekindle-ranks/rank-1.log");
+    let runs = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("step 3 "));
+    let patience = Instant::now();
+    while !runs() {
+        assert!(patience.elapsed() < Duration::from_secs(60), "no step in a minute");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let child = format!("/proc/{0}/task/{0}/children", run.id());
+    let children = std::fs::read_to_string(child).unwrap();
+    let is_second = |process: &&str| {
+        let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == b"OMPI_COMM_WORLD_RANK=1")
+    };
+    let second = children.split_whitespace().find(is_second).unwrap();
+    let start = Instant::now();
+    assert!(Command::new("kill").args(["-STOP", second]).status().unwrap().success());
+    let mut said = String::new();
+    run.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let (status, took) = (run.wait().unwrap(), start.elapsed());
+    assert!(!status.success(), "{said}");
+    assert!(said.contains("rank 1 of 2: hangs: its process has been stopped for 5.0 s"), "{said}");
+    assert!(took < Duration::from_secs(10), "{took:?}: {said}");
 }
 
 fn native(folder: &Path) {

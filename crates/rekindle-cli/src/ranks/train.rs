@@ -36,11 +36,17 @@ use crate::{files, report};
 
 /// A rank that sleeps for so long while the others wait for it is lost: all it ever waits for are disks.
 const ASLEEP: Duration = Duration::from_secs(8);
+/// One whose process is stopped is lost sooner: those that find it have to be ended as well, which takes some seconds.
+const STOPPED: Duration = Duration::from_secs(5);
 
 /// Runs the command on this rank.
 pub(crate) fn train(arguments: &TrainArguments, size: &Size) -> Result<(), Failure> {
     let computing = Duration::from_secs(u64::from(arguments.ranks.patience));
-    let world = Mpi::start(Patience { computing: Some(computing), asleep: Some(computing.min(ASLEEP)) })?;
+    let world = Mpi::start(Patience {
+        computing: Some(computing),
+        asleep: Some(computing.min(ASLEEP)),
+        stopped: Some(computing.min(STOPPED)),
+    })?;
     let checked = check(arguments, size).and_then(|()| Shape::new(&arguments.ranks, world.size()));
     let shape = together(&world, checked)?;
     let settings = format!("{arguments:#?}\n{size:#?}");

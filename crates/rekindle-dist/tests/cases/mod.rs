@@ -70,6 +70,11 @@ pub(crate) const CASES: &[Case] = &[
     well("a_model_that_cannot_be_shared_out_is_refused", split::refused),
     badly("a_rank_that_panics_ends_the_run", "rank 1 of ", faults::panics),
     badly("a_rank_that_is_killed_ends_the_run", "signal 9", faults::is_killed),
+    badly(
+        "a_rank_that_is_stopped_ends_the_run",
+        "hangs: its process has been stopped for",
+        faults::is_stopped,
+    ),
     badly("a_rank_that_hangs_ends_the_run", "hangs: it has asked for nothing for", faults::hangs),
     badly(
         "a_rank_that_sleeps_ends_the_run",
@@ -83,7 +88,8 @@ pub(crate) const CASES: &[Case] = &[
 /// Runs a case on this rank.
 pub(crate) fn run(case: &Case) {
     let patience = match case.name {
-        name if name.contains("sleeps") => Patience { computing: None, asleep: Some(HANGING) },
+        name if name.contains("sleeps") => Patience { asleep: Some(HANGING), ..Patience::default() },
+        name if name.contains("stopped") => Patience { stopped: Some(HANGING), ..Patience::default() },
         name => name.contains("hangs").then_some(HANGING).into(),
     };
     let world = Mpi::start(patience).unwrap();
