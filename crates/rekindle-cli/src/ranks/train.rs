@@ -245,7 +245,7 @@ impl<M: Trainable> Prepared<M> {
         let OnRank { arguments, size, world, shape } = *on;
         let grid = Grid::new(world, shape)?;
         log.say(&grid.describe(world));
-        let whole = WholeModel::of(&model);
+        let whole = WholeModel::of(&model)?;
         let model = match grid.peers(arguments.ranks.how()) {
             Some(peers) => together(world, model.split(&peers).map_err(not_split))?,
             None => model,
