@@ -10,6 +10,8 @@
 //! Each of them may be several ranks, which have a part of every layer.
 
 #[cfg(feature = "mpi")]
+mod beside;
+#[cfg(feature = "mpi")]
 mod grid;
 #[cfg(feature = "mpi")]
 mod log;

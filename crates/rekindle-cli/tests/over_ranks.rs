@@ -26,6 +26,7 @@ fn main() -> ExitCode {
         ("parts_of_layers_are_the_same_under_every_plan_and_with_every_other_way", parts_of_layers),
         ("parts_of_layers_take_parts_of_the_memory", memory_of_parts),
         ("budgets_are_each_ranks_own_and_are_kept", budgets),
+        ("peaks_are_what_was_predicted_whatever_is_added_up", predicted),
         ("a_run_goes_on_with_other_ranks", goes_on),
         ("what_ranks_do_not_do_is_refused_once", refused),
         ("ranks_that_are_started_differently_are_refused", differently),
@@ -275,6 +276,24 @@ fn budgets(folder: &Path) {
     assert_eq!(number(&alone, 0, "weights_bytes"), both, "each rank has its own weights alone");
     let values = both / 4;
     assert_eq!(number(&alone, 0, "optimizer_bytes"), 2 * 4 * values.div_ceil(2), "half of two moments");
+}
+
+/// Sums over ranks that are under way and those over micro-batches were counted as if all of them were there at every moment.
+fn predicted(folder: &Path) {
+    for zero in 0..=2 {
+        for micro_batches in [1, 2, 4] {
+            let flags = format!(
+                "train --data-parallel 2 --zero {zero} --micro-batches {micro_batches} --batch 8 --steps 2 --json"
+            );
+            let run: Value = serde_json::from_str(&well(folder, 2, &flags)).unwrap();
+            for rank in run["ranks"].as_array().unwrap() {
+                let number = |what: &str| rank[what].as_u64().unwrap() as f64;
+                let off = number("predicted_bytes") / number("peak_bytes");
+                assert!((0.9..1.1).contains(&off), "{flags}: {off}, {rank}");
+                assert!(number("peak_bytes") <= number("budget_bytes"), "{flags}: {rank}");
+            }
+        }
+    }
 }
 
 fn goes_on(folder: &Path) {

@@ -259,13 +259,15 @@ fn ordered_part(ranks: &SimpleCommunicator, block: &[f32]) -> Vec<f32> {
     let mut parts = vec![0.0; block.len()];
     ranks.all_to_all_into(block, &mut parts[..]);
     let length = block.len() / index(ranks.size());
-    let mut sum = parts[..length].to_vec();
-    for part in parts.chunks_exact(length.max(1)).skip(1) {
+    // Where the first part lies, because memory counts while a backward goes on.
+    let (sum, others) = parts.split_at_mut(length);
+    for part in others.chunks_exact(length.max(1)) {
         for (sum, value) in sum.iter_mut().zip(part) {
             *sum += value;
         }
     }
-    sum
+    parts.truncate(length);
+    parts
 }
 
 fn all_reduce(ranks: &SimpleCommunicator, mut values: Vec<f32>, how: Reduction) -> Vec<f32> {
@@ -281,6 +283,11 @@ fn all_reduce(ranks: &SimpleCommunicator, mut values: Vec<f32>, how: Reduction) 
         }
         Reduction::Ordered => {
             for block in values.chunks_mut(BLOCK * size) {
+                if block.len().is_multiple_of(size) {
+                    let part = ordered_part(ranks, block);
+                    ranks.all_gather_into(&part[..], block);
+                    continue;
+                }
                 let mut padded = block.to_vec();
                 padded.resize(block.len().next_multiple_of(size), 0.0);
                 let part = ordered_part(ranks, &padded);

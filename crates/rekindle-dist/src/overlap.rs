@@ -78,8 +78,9 @@ impl Inside {
             return;
         };
         let found = format!("{:?}", gradient.dtype());
-        match gradient.into_data().try_to_vec::<f32>() {
-            Ok(values) if values.len() == place.1 => self.fill(place.0, &values),
+        let data = gradient.into_data();
+        match data.as_slice::<f32>() {
+            Ok(values) if values.len() == place.1 => self.fill(place.0, values),
             Ok(values) => {
                 let error = DistError::Length { found: values.len(), expected: place.1 };
                 self.error.get_or_insert(error);

@@ -10,6 +10,7 @@ use rekindle::training::Precision;
 use rekindle_dist::{Collective, DataParallel, Mpi, Partitioned, Patience, Reduction, Zero, ZeroStage};
 use rekindle_models::{Batch, ConfigError, Trainable};
 
+use super::beside::Beside;
 use super::grid::{Grid, Shape};
 use super::log::Log;
 use super::parts::Parts;
@@ -269,10 +270,10 @@ impl<M: Trainable> Prepared<M> {
         if arguments.ranks.partition_checkpoints && shape.peers > 1 {
             places = Partitioned::place(places, Arc::clone(&grid.peers));
         }
+        let beside = Beside::new(&grid, &arguments.ranks, size.micro_batches, &model)?;
         let Decided { way, foretold } =
-            decide(world, &grid, (&strategy, arguments, size), &model, sample.part(), &places)?;
+            decide(world, &grid, (&strategy, arguments, size), (&model, beside), sample.part(), &places)?;
         let (parts, model) = Parts::share_out(world, &grid, &way, (&whole, model), sample.part())?;
-        let summed = sample.beside(&model)?.held;
 
         let parallel = DataParallel::new(grid.same_stages.as_ref(), &model)?.reduction(arguments.ranks.how());
         let optimizer = Zero::new(parallel, arguments.ranks.stage(), AdamConfig::new().build(), &model)?;
@@ -346,7 +347,7 @@ impl<M: Trainable> Prepared<M> {
             run.save(kind, path)?;
         }
         let seconds = start.elapsed().as_secs_f64();
-        let own = run.summary(summed);
+        let own = run.summary(beside)?;
         log.say(&format!("done: {} of {} at the peak of a step", own.peak_bytes, own.most_bytes));
         let count = losses.len() as u32;
         let summary = Summary {
