@@ -205,16 +205,9 @@ fn pipeline(world: &Mpi) -> Result<(), DistError> {
                 let output = region.forward(input.unwrap_or_else(|| batch.clone()))?;
                 Ok(if rank + 1 == size { Made::Loss(output.mean()) } else { Made::Boundary(output) })
             })?;
-            // Everybody's time is known to everybody.
-            let times = [step.busy.as_secs_f64() as f32, step.took.as_secs_f64() as f32];
-            let all = world.start_all_gather_parts(times.to_vec()).wait()?;
-            let (all, _) = all.as_chunks::<2>();
-            let busy: f32 = all.iter().map(|times| times[0]).sum();
-            let took = all.iter().map(|times| times[1]).fold(0.0, f32::max);
-            waits.push(f64::from(1.0 - busy / (took * size as f32)));
-            // The bubble is what the slowest waits, too. The others wait for it as well, as they would without a pipeline.
-            let slowest = all.iter().map(|times| times[0]).fold(0.0, f32::max);
-            bubbles.push(f64::from(1.0 - slowest / took));
+            let waiting = step.waiting(world)?;
+            waits.push(waiting.all);
+            bubbles.push(waiting.bubble);
         }
         let (waits, bubble) = (median(waits), median(bubbles));
         let expected = (size - 1) as f64 / (micro_batches + size - 1) as f64;

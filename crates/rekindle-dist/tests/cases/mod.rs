@@ -59,6 +59,7 @@ pub(crate) const CASES: &[Case] = &[
     well("a_pipeline_is_one_process_bit_for_bit", pipelined::one_process),
     well("data_parallel_pipelines_with_and_without_zero_are_one_process", pipelined::replicated),
     well("a_pipeline_holds_as_many_micro_batches_as_is_said", pipelined::memory_in_flight),
+    well("a_pipeline_waits_as_long_as_the_formula_says_within_5_percent", pipelined::bubble),
     well("a_pipeline_refuses_what_it_cannot_do", pipelined::refused),
     well("each_rank_keeps_its_part_of_a_boundary_to_the_byte", partitioned::to_the_byte),
     well("partitioned_checkpoints_save_memory_and_change_no_bit", partitioned::saves_memory),
