@@ -469,6 +469,7 @@ pub(crate) fn estimate(
         })?,
         data: ranks("data_parallel", data_parallel)?.unwrap_or(1),
         pipeline: ranks("pipeline", pipeline)?.unwrap_or(1),
+        ..Parallel::default()
     };
     let asked = Asked { setting, parallel, every: ranks("every", every)?, ..usual };
     asked.check().map_err(refused)?;

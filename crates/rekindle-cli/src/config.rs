@@ -14,6 +14,7 @@ use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches};
 
 use crate::arguments::Arguments;
 use crate::failure::{self, Failure};
+use crate::ranks;
 
 use self::settings::{ConfigError, Setting, settings};
 
@@ -34,20 +35,18 @@ pub(crate) struct ConfigArguments {
 }
 
 /// The command line, with the flags of the file that it does not give itself.
-///
-/// Ends the process, as clap does, for a command line that is wrong or asks for help.
 pub(crate) fn parse() -> Result<Arguments, Failure> {
     let given: Vec<OsString> = std::env::args_os().collect();
-    let command = ConfigArguments::augment_args(Arguments::command());
+    let command = command();
     let typed_alone = |command: Command| {
         let parsed = command.try_get_matches_from(&given);
-        parsed.and_then(|matches| Arguments::from_arg_matches(&matches)).unwrap_or_else(|error| error.exit())
+        parsed.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(Failure::usage)
     };
     let Ok(matches) = lenient(command.clone()).try_get_matches_from(&given) else {
-        return Ok(typed_alone(command));
+        return typed_alone(command);
     };
     let Some((file, text)) = read(&matches)? else {
-        return Ok(typed_alone(command));
+        return typed_alone(command);
     };
     let refuse = |error: ConfigError| {
         let hint = error.hint();
@@ -62,11 +61,25 @@ pub(crate) fn parse() -> Result<Arguments, Failure> {
             Err(error) if error.kind() == clap::error::ErrorKind::ArgumentConflict => {
                 return Err(refuse(ConfigError::contradicts_itself(&file, &merged.used, error)));
             }
-            _ => tell!("{note}"),
+            _ if ranks::is_first() => tell!("{note}"),
+            _ => {}
         }
     }
-    let parsed = parsed.and_then(|matches| Arguments::from_arg_matches(&matches));
-    parsed.map_or_else(|error| error.exit(), Ok)
+    parsed.and_then(|matches| Arguments::from_arg_matches(&matches)).map_err(Failure::usage)
+}
+
+/// All that can be typed.
+fn command() -> Command {
+    ConfigArguments::augment_args(Arguments::command())
+}
+
+/// The command that was typed, as far as that can be told of a command line that may be wrong: the first word that is the name of
+/// one, and the one that runs where none is.
+pub(crate) fn typed() -> String {
+    let command = command();
+    let words = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
+    let mut names = words.filter(|word| command.find_subcommand(word).is_some());
+    names.next().unwrap_or_else(|| COMMAND.to_owned())
 }
 
 /// What a command line would be, were nothing required: the file may still give it.
@@ -78,7 +91,7 @@ fn lenient(command: Command) -> Command {
 fn read(matches: &ArgMatches) -> Result<Option<(PathBuf, Vec<u8>)>, Failure> {
     // Global flags are in the matches of the command wherever they were typed.
     let matches = matches.subcommand().map_or(matches, |(_, matches)| matches);
-    let asked = ConfigArguments::from_arg_matches(matches).unwrap_or_else(|error| error.exit());
+    let asked = ConfigArguments::from_arg_matches(matches).map_err(Failure::usage)?;
     if asked.no_config {
         return Ok(None);
     }

@@ -2,12 +2,14 @@
 
 mod arguments;
 mod bars;
+mod ranks;
 
 pub(crate) use arguments::EstimateArguments;
 use rekindle_models::estimate::{Architecture, Asked, EstimateError, Fit, Row, Setting, State, presets};
 use rekindle_plan::Bytes;
 use serde::Serialize;
 
+use self::ranks::ShownRank;
 use crate::failure::Failure;
 use crate::report::{self, signed_percent, table};
 
@@ -25,6 +27,9 @@ struct Estimate {
     gradients_bytes: Bytes,
     optimizer_bytes: Bytes,
     rows: Vec<Shown>,
+    /// Of a pipeline; the first of them is that of the rows.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    ranks: Vec<ShownRank>,
     rules_of_thumb: Vec<String>,
 }
 
@@ -50,13 +55,22 @@ pub(crate) fn run(arguments: &EstimateArguments) -> Result<(), Failure> {
     let shown = rows.and_then(|rows| {
         let shown = rows.into_iter().map(|row| {
             waiting.set_message(format!("counting {}", row.strategy));
-            let total_bytes = [state.total(), row.activations_bytes, row.workspace_bytes].into_iter().sum();
+            let total_bytes = total(&state, &row);
             let fit = arguments.fit.map(|room| asked.fit(&row.strategy, room)).transpose()?;
             Ok(Shown { row, total_bytes, fit })
         });
         shown.collect::<Result<Vec<_>, EstimateError>>().map_err(refused)
     });
+    let ranks = match asked.parallel.pipeline {
+        1 => Ok(Vec::new()),
+        _ => asked.ranks().map_err(refused),
+    };
     waiting.finish_and_clear();
+    if asked.parallel.partition_checkpoints && asked.parallel.parts_of_boundaries(setting) == 1 {
+        tell!(
+            "--partition-checkpoints: no two ranks have the same boundaries here, so there is nothing to share out"
+        );
+    }
     let estimate = Estimate {
         model: name.clone(),
         parameters: architecture.parameters(),
@@ -70,12 +84,18 @@ pub(crate) fn run(arguments: &EstimateArguments) -> Result<(), Failure> {
         gradients_bytes: state.gradients,
         optimizer_bytes: state.optimizer,
         rows: shown?,
+        ranks: ranks?.into_iter().map(|rank| ShownRank::new(rank, &state)).collect(),
         rules_of_thumb: asked.rules_of_thumb().map_err(refused)?,
     };
     match arguments.json {
         true => report::show_json(&estimate),
         false => show(&estimate, &state, architecture, setting, arguments.fit),
     }
+}
+
+/// What a strategy takes with all that is there whatever the batch.
+fn total(state: &State, row: &Row) -> Bytes {
+    [state.total(), row.activations_bytes, row.workspace_bytes].into_iter().sum()
 }
 
 pub(crate) fn refused(error: EstimateError) -> Failure {
@@ -150,6 +170,9 @@ fn show(
                 setting.length, setting.batch
             ))?;
         }
+    }
+    if !estimate.ranks.is_empty() {
+        ranks::show(&estimate.ranks)?;
     }
     report::show(&format!("\n{}", bars::picture(state, &estimate.rows, room)))?;
     report::show(

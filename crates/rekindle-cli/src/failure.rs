@@ -15,7 +15,7 @@ pub(crate) struct Failure {
     hint: Option<String>,
     /// The request was wrong, not the machine.
     request: bool,
-    /// It was said before: by the first rank that found it.
+    /// It was said before: by the first of all ranks.
     told: bool,
 }
 
@@ -28,6 +28,30 @@ impl Failure {
     /// A request that went wrong.
     pub(crate) fn failed(error: impl Into<anyhow::Error>, hint: impl Into<String>) -> Self {
         Self { request: false, ..Self::request(error, hint) }
+    }
+
+    /// A command line that runs nothing, told as clap does: it cannot be read, or asks for help.
+    pub(crate) fn usage(error: clap::Error) -> Self {
+        Self { error: error.into(), hint: None, request: true, told: false }
+    }
+
+    /// Whether it is no failure: somebody asked for help, or for the version.
+    pub(crate) fn is_help(&self) -> bool {
+        self.error.downcast_ref::<clap::Error>().is_some_and(|usage| !usage.use_stderr())
+    }
+
+    /// Says it on standard error; help, on standard output.
+    pub(crate) fn tell(&self) {
+        match self.error.downcast_ref::<clap::Error>() {
+            // In colours, where somebody looks.
+            Some(usage) => drop(usage.print()),
+            None => tell!("{self}"),
+        }
+    }
+
+    /// The same, said already.
+    pub(crate) fn into_told(self) -> Self {
+        Self { told: true, ..self }
     }
 
     /// Whether a larger budget would have done.
@@ -53,14 +77,21 @@ impl Failure {
         self.told
     }
 
-    /// 2 for a bad request, 1 for a failure.
+    /// 2 for a bad request, 1 for a failure, 0 for help.
     pub(crate) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(if self.request { 2 } else { 1 })
+        ExitCode::from(match (self.is_help(), self.request) {
+            (true, _) => 0,
+            (false, true) => 2,
+            (false, false) => 1,
+        })
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(usage) = self.error.downcast_ref::<clap::Error>() {
+            return write!(formatter, "{}", Printable(usage.to_string().trim_end()));
+        }
         let mut said = self.error.to_string();
         write!(formatter, "error: {}", Printable(&said))?;
         for cause in self.error.chain().skip(1) {

@@ -61,11 +61,13 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::system();
 fn main() -> ExitCode {
     // Where it is not possible, steps are slower.
     let _ = memory::keep_freed();
-    match config::parse().and_then(|arguments| on_a_worker(|| run(arguments.command.unwrap_or_default()))) {
+    let ran =
+        config::parse().and_then(|arguments| on_a_worker(|| run(arguments.command.unwrap_or_default())));
+    match ran.or_else(ranks::fail_together) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !failure.is_told() {
-                tell!("{failure}");
+                failure.tell();
             }
             failure.exit_code()
         }

@@ -10,6 +10,8 @@
 //! Each of them may be several ranks, which have a part of every layer.
 
 #[cfg(feature = "mpi")]
+mod beside;
+#[cfg(feature = "mpi")]
 mod grid;
 #[cfg(feature = "mpi")]
 mod log;
@@ -34,6 +36,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::config;
 use crate::failure::Failure;
 
 /// Who does what, under `mpirun`.
@@ -83,10 +86,7 @@ impl RankArguments {
             || self.zero.is_some()
             || self.partition_checkpoints
             || self.reduction.is_some();
-        let started = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"].iter().find_map(|name| {
-            let ranks = std::env::var(name).ok()?.parse::<u32>().ok()?;
-            (ranks > 1).then_some(ranks)
-        });
+        let started = started().map(|started| started.ranks);
         if cfg!(feature = "mpi") || !(flags || started.is_some()) {
             return Ok(flags || started.is_some());
         }
@@ -101,8 +101,55 @@ impl RankArguments {
     }
 }
 
+/// One of several ranks, as whoever started them says before MPI does.
+struct Started {
+    rank: u32,
+    ranks: u32,
+}
+
+fn started() -> Option<Started> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
+    let names = [
+        ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+        ("PMI_SIZE", "PMI_RANK"),
+        ("MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+    ];
+    let all = names.iter().filter_map(|(ranks, rank)| Some((number(ranks)?, number(rank).unwrap_or(0))));
+    let mut several = all.filter(|(ranks, _)| *ranks > 1);
+    several.next().map(|(ranks, rank)| Started { rank, ranks })
+}
+
+/// Whether this is the first of several ranks, or the only process there is: what all of them have to say, it says.
+pub(crate) fn is_first() -> bool {
+    started().is_none_or(|started| started.rank == 0)
+}
+
+/// What a rank does that fails before it has met the others, such as one whose flags cannot be read. Those that train are about to ask
+/// whether all can go on: it is with them that it fails.
+pub(crate) fn fail_together(failure: Failure) -> Result<(), Failure> {
+    match failure.is_told() || started().is_none() {
+        true => Err(failure),
+        false if config::typed() == "train" => fail_with_all(failure),
+        // Ranks that do something else are none: each is by itself.
+        false => Err(once(failure)),
+    }
+}
+
+/// Help is the same wherever it is asked for.
+fn once(failure: Failure) -> Failure {
+    if failure.is_help() && !is_first() { failure.into_told() } else { failure }
+}
+
+#[cfg(feature = "mpi")]
+use together::fail_with_all;
 #[cfg(feature = "mpi")]
 pub(crate) use train::train;
+
+/// Without MPI no rank knows of the others.
+#[cfg(not(feature = "mpi"))]
+fn fail_with_all(failure: Failure) -> Result<(), Failure> {
+    Err(once(failure))
+}
 
 /// Nobody gets here without MPI: [`RankArguments::asked`] refuses.
 #[cfg(not(feature = "mpi"))]

@@ -91,6 +91,49 @@ fn ranks_take_their_share() {
 }
 
 #[test]
+fn boundaries_that_ranks_share_are_kept_in_parts() {
+    let of = |more: &[&str]| json(&[&["gpt3-175b", "--tensor-parallel", "8"][..], more].concat());
+    let kept = |found: &serde_json::Value, strategy: &str, what: &str| {
+        let rows = found["rows"].as_array().unwrap();
+        rows.iter().find(|row| row["strategy"] == strategy).unwrap()[what].as_u64().unwrap()
+    };
+    let (whole, parted) = (of(&[]), of(&["--partition-checkpoints"]));
+    // A tape holds its boundary itself.
+    assert_eq!(kept(&whole, "none", "total_bytes"), kept(&parted, "none", "total_bytes"));
+    // The inputs of 96 layers but the last one's, whose tape is there: 2,048 tokens of 12,288 values of 2 bytes each.
+    let boundary = 2 * 2_048 * 12_288;
+    let saved = kept(&whole, "full", "activations_bytes") - kept(&parted, "full", "activations_bytes");
+    assert_eq!(saved % (boundary - boundary / 8), 0, "{saved}");
+    assert!((94..=96).contains(&(saved / (boundary - boundary / 8))), "{saved}");
+    // Two of them are whole at a time.
+    let workspace = kept(&parted, "full", "workspace_bytes") - kept(&whole, "full", "workspace_bytes");
+    assert_eq!(workspace, 2 * (boundary - boundary / 8));
+    let said = seen(&["gpt2", "--partition-checkpoints"]);
+    assert!(said.contains("no two ranks have the same boundaries here"), "{said}");
+}
+
+#[test]
+fn each_rank_of_a_pipeline_is_told() {
+    let found = json(&["gpt2", "--layers", "10", "--pipeline", "4", "--micro-batches", "3"]);
+    let ranks = found["ranks"].as_array().unwrap();
+    let of = |what: &str| -> Vec<u64> { ranks.iter().map(|rank| rank[what].as_u64().unwrap()).collect() };
+    assert_eq!(of("layers"), [3, 3, 2, 2]);
+    assert_eq!(of("in_flight"), [3, 3, 2, 1]);
+    let kept = |rank: usize, row: usize| ranks[rank]["rows"][row]["activations_bytes"].as_u64().unwrap();
+    for row in 0..found["rows"].as_array().unwrap().len() {
+        assert_eq!(
+            found["rows"][row]["activations_bytes"],
+            kept(0, row),
+            "the first is the one that takes most"
+        );
+        assert_eq!(kept(2, row), 2 * kept(3, row), "as many layers, twice as many parts of a batch");
+    }
+    assert!(found["rows"][0]["total_bytes"] == ranks[0]["rows"][0]["total_bytes"]);
+    let said = seen(&["gpt2", "--pipeline", "4"]);
+    assert!(said.contains("in flight"), "{said}");
+}
+
+#[test]
 fn what_cannot_be_is_named_with_what_to_do() {
     let refusals = [
         &["lama-7b"][..],

@@ -6,8 +6,10 @@
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout, reason = "a test")]
 
+use std::io::Read;
 use std::path::Path;
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -24,9 +26,12 @@ fn main() -> ExitCode {
         ("parts_of_layers_are_the_same_under_every_plan_and_with_every_other_way", parts_of_layers),
         ("parts_of_layers_take_parts_of_the_memory", memory_of_parts),
         ("budgets_are_each_ranks_own_and_are_kept", budgets),
+        ("peaks_are_what_was_predicted_whatever_is_added_up", predicted),
         ("a_run_goes_on_with_other_ranks", goes_on),
         ("what_ranks_do_not_do_is_refused_once", refused),
         ("ranks_that_are_started_differently_are_refused", differently),
+        ("what_cannot_be_read_is_told_once_whoever_was_given_it", not_read),
+        ("a_rank_that_is_stopped_ends_the_run_within_ten_seconds", stopped),
         ("native_sums_are_close", native),
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -54,6 +59,10 @@ fn main() -> ExitCode {
 
 /// Runs the command on so many ranks; on none, without `mpirun`.
 fn rekindle(folder: &Path, ranks: usize, arguments: &str) -> Output {
+    command(folder, ranks, arguments).output().expect("`mpirun` starts; Debian's package is openmpi-bin")
+}
+
+fn command(folder: &Path, ranks: usize, arguments: &str) -> Command {
     let own = env!("CARGO_BIN_EXE_rekindle");
     let mut command = match ranks {
         0 => Command::new(own),
@@ -77,9 +86,8 @@ fn rekindle(folder: &Path, ranks: usize, arguments: &str) -> Output {
         // Ranks share this machine: a thread each, and no reading of each other's memory, which containers forbid.
         .env("RAYON_NUM_THREADS", "1")
         .env("OMPI_MCA_btl_vader_single_copy_mechanism", "none")
-        .env("OMPI_MCA_mpi_yield_when_idle", "1")
-        .output()
-        .expect("`mpirun` starts; Debian's package is openmpi-bin")
+        .env("OMPI_MCA_mpi_yield_when_idle", "1");
+    command
 }
 
 fn said(output: &Output) -> String {
@@ -270,6 +278,24 @@ fn budgets(folder: &Path) {
     assert_eq!(number(&alone, 0, "optimizer_bytes"), 2 * 4 * values.div_ceil(2), "half of two moments");
 }
 
+/// Sums over ranks that are under way and those over micro-batches were counted as if all of them were there at every moment.
+fn predicted(folder: &Path) {
+    for zero in 0..=2 {
+        for micro_batches in [1, 2, 4] {
+            let flags = format!(
+                "train --data-parallel 2 --zero {zero} --micro-batches {micro_batches} --batch 8 --steps 2 --json"
+            );
+            let run: Value = serde_json::from_str(&well(folder, 2, &flags)).unwrap();
+            for rank in run["ranks"].as_array().unwrap() {
+                let number = |what: &str| rank[what].as_u64().unwrap() as f64;
+                let off = number("predicted_bytes") / number("peak_bytes");
+                assert!((0.9..1.1).contains(&off), "{flags}: {off}, {rank}");
+                assert!(number("peak_bytes") <= number("budget_bytes"), "{flags}: {rank}");
+            }
+        }
+    }
+}
+
 fn goes_on(folder: &Path) {
     let train = |steps: u32, flags: &str| {
         format!(
@@ -335,7 +361,7 @@ fn refused(folder: &Path) {
         assert_eq!(output.status.code(), Some(2), "{flags}:\n{said}");
         assert!(said.contains(words), "{flags}:\n{said}");
         let told = said.matches("error: ").count();
-        assert!(told == 1 || flags.contains("--tui"), "{flags} is told {told} times:\n{said}");
+        assert!(told == 1, "{flags} is told {told} times:\n{said}");
         assert!(said.contains("hint: "), "{flags}:\n{said}");
         // Who does what is said is through, in the first step as in the last.
         if let Some((rest, enough)) =
@@ -364,6 +390,90 @@ fn differently(folder: &Path) {
         assert_eq!(output.status.code(), Some(2), "{first}, {second}:\n{said}");
         assert!(said.contains("different settings") && said.contains(words), "{first}, {second}:\n{said}");
     }
+}
+
+/// What a rank finds before it has met the others: flags, a file of flags, data. The others are not left waiting.
+fn not_read(folder: &Path) {
+    let own = env!("CARGO_BIN_EXE_rekindle");
+    let good = "train --layers 2 --width 16 --heads 2 --sequence 16 --batch 4 --steps 2";
+    std::fs::write(folder.join("bad.toml"), "[train]\nlayres = 3\n").unwrap();
+    std::fs::create_dir(folder.join("other")).unwrap();
+    std::fs::write(folder.join("book.txt"), "a book, and a book again, ".repeat(100)).unwrap();
+    let mut runs = vec![
+        (format!("{good} : -n 1 {own} {good} --help"), "help is asked for", Some("on rank 1 of 2")),
+        (
+            format!("{good} --data none.txt : -n 1 {own} {good} --data none.txt"),
+            "cannot read `none.txt`",
+            None,
+        ),
+        (
+            format!("{good} --data book.txt : -n 1 -wdir other {own} {good} --data book.txt"),
+            "cannot read `book.txt`",
+            Some("on rank 1 of 2"),
+        ),
+    ];
+    for (flags, words) in [
+        ("--stepz 2", "unexpected argument '--stepz'"),
+        ("--zero 7", "invalid value '7' for '--zero"),
+        ("--config bad.toml", "layres"),
+        ("--tui", "is not a terminal"),
+    ] {
+        let bad = format!("{good} {flags}");
+        runs.push((format!("{bad} : -n 1 {own} {bad}"), words, None));
+        runs.push((format!("{good} : -n 1 {own} {bad}"), words, Some("on rank 1 of 2")));
+        runs.push((format!("{bad} : -n 1 {own} {good}"), words, Some("on rank 0 of 2")));
+    }
+    for (arguments, words, ranks) in runs {
+        let start = Instant::now();
+        let output = rekindle(folder, 1, &arguments);
+        let (took, said) = (start.elapsed(), said(&output));
+        assert_eq!(output.status.code(), Some(2), "{arguments}:\n{said}");
+        assert!(said.contains(words), "{arguments}:\n{said}");
+        assert_eq!(said.matches("error: ").count(), 1, "{arguments}:\n{said}");
+        assert_eq!(said.contains("on rank"), ranks.is_some(), "{arguments}:\n{said}");
+        assert!(ranks.is_none_or(|ranks| said.contains(ranks)), "{arguments}:\n{said}");
+        assert!(took < Duration::from_secs(10), "{arguments}: {took:?}");
+    }
+    // What is asked for is no failure, and is told once as well.
+    for (flags, words) in [
+        ("train --help", "Where each rank writes"),
+        ("--version", "rekindle 0."),
+        ("plan --help", "Share the stages out"),
+    ] {
+        assert_eq!(well(folder, 2, flags).matches(words).count(), 1, "{flags}");
+    }
+    std::fs::write(folder.join("rekindle.toml"), "[train]\nseed = 3\n").unwrap();
+    let output = rekindle(folder, 2, good);
+    assert_eq!(said(&output).matches("using rekindle.toml").count(), 1, "{}", said(&output));
+}
+
+/// A rank whose process is stopped cannot say so itself.
+fn stopped(folder: &Path) {
+    let train =
+        "train --layers 2 --width 16 --heads 2 --sequence 16 --batch 4 --steps 100000 --data-parallel 2";
+    let mut run = command(folder, 2, train).stderr(Stdio::piped()).spawn().unwrap();
+    let log = folder.join("rekindle-ranks/rank-1.log");
+    let runs = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("step 3 "));
+    let patience = Instant::now();
+    while !runs() {
+        assert!(patience.elapsed() < Duration::from_secs(60), "no step in a minute");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let child = format!("/proc/{0}/task/{0}/children", run.id());
+    let children = std::fs::read_to_string(child).unwrap();
+    let is_second = |process: &&str| {
+        let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == b"OMPI_COMM_WORLD_RANK=1")
+    };
+    let second = children.split_whitespace().find(is_second).unwrap();
+    let start = Instant::now();
+    assert!(Command::new("kill").args(["-STOP", second]).status().unwrap().success());
+    let mut said = String::new();
+    run.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let (status, took) = (run.wait().unwrap(), start.elapsed());
+    assert!(!status.success(), "{said}");
+    assert!(said.contains("rank 1 of 2: hangs: its process has been stopped for 5.0 s"), "{said}");
+    assert!(took < Duration::from_secs(10), "{took:?}: {said}");
 }
 
 fn native(folder: &Path) {

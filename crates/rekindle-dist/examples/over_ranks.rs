@@ -154,7 +154,8 @@ fn overlap(world: &Mpi) -> Result<(), DistError> {
     })?;
     for rows in [ROWS, 4 * ROWS] {
         let batch = Tensor::<2>::random([rows, WIDTH], Distribution::Default, &device);
-        let [mut waits, mut backwards] = [const { Vec::new() }; 2];
+        let [mut waits, mut lates, mut backwards] = [const { Vec::new() }; 3];
+        let mut early = 0;
         for _ in 0..=ROUNDS {
             let region = Region::new().stages("layer", &model.layers, layer).rule(Rule::EVERY_ONE);
             let loss = rekindle::expecting_hand_over(|| region.forward(batch.clone()))?.mean();
@@ -163,22 +164,31 @@ fn overlap(world: &Mpi) -> Result<(), DistError> {
             let left = rekindle::backward_handing_over(&loss, overlap.take())?;
             backwards.push(start.elapsed().as_secs_f64());
             let left = GradientsParams::from_grads(left, &model);
-            let waited = overlap.finish(&parallel, &model, &left)?.waited;
+            let done = overlap.finish(&parallel, &model, &left)?;
+            early = done.early;
             // The rank that is through last waits for sums alone; the others wait for it as well.
-            let all = world.all_gather(waited.as_nanos().to_le_bytes().to_vec())?;
-            let nanos = all.iter().filter_map(|own| Some(u128::from_le_bytes(own[..].try_into().ok()?)));
-            waits.push(nanos.min().unwrap_or_default() as f64 / 1e9);
+            let own = [done.waited, done.afterwards].map(|time| time.as_secs_f64() as f32);
+            let all = world.start_all_gather_parts(own.to_vec()).wait()?;
+            let (all, _) = all.as_chunks::<2>();
+            let last = all.iter().copied().min_by(|a, b| (a[0] + a[1]).total_cmp(&(b[0] + b[1])));
+            let [waited, afterwards] = last.unwrap_or_default();
+            waits.push(f64::from(waited));
+            lates.push(f64::from(afterwards));
         }
-        let (waited, backward) = (median(waits), median(backwards));
+        let (waited, late, backward) = (median(waits), median(lates), median(backwards));
+        let under_way = (early * bucket) as f64 / values as f64;
         say(
             world,
             &format!(
-                "sums of {:.1} MiB: {:.1} ms by themselves; beside a backward of {:.1} ms, {:.2} ms are left: {:.0}% overlapped",
+                "sums of {:.1} MiB: {:.1} ms by themselves; after a backward of {:.1} ms, {:.2} ms are left of those that were under way \
+                 and {:.2} ms go to the others: {:.0}% of all overlapped, {:.0}% of those under way",
                 values as f64 / (1 << 18) as f64,
                 alone * 1e3,
                 backward * 1e3,
                 waited * 1e3,
-                100.0 * (1.0 - waited / alone)
+                late * 1e3,
+                100.0 * (1.0 - (waited + late) / alone),
+                100.0 * (1.0 - waited / (alone * under_way))
             ),
         );
     }
@@ -205,16 +215,9 @@ fn pipeline(world: &Mpi) -> Result<(), DistError> {
                 let output = region.forward(input.unwrap_or_else(|| batch.clone()))?;
                 Ok(if rank + 1 == size { Made::Loss(output.mean()) } else { Made::Boundary(output) })
             })?;
-            // Everybody's time is known to everybody.
-            let times = [step.busy.as_secs_f64() as f32, step.took.as_secs_f64() as f32];
-            let all = world.start_all_gather_parts(times.to_vec()).wait()?;
-            let (all, _) = all.as_chunks::<2>();
-            let busy: f32 = all.iter().map(|times| times[0]).sum();
-            let took = all.iter().map(|times| times[1]).fold(0.0, f32::max);
-            waits.push(f64::from(1.0 - busy / (took * size as f32)));
-            // The bubble is what the slowest waits, too. The others wait for it as well, as they would without a pipeline.
-            let slowest = all.iter().map(|times| times[0]).fold(0.0, f32::max);
-            bubbles.push(f64::from(1.0 - slowest / took));
+            let waiting = step.waiting(world)?;
+            waits.push(waiting.all);
+            bubbles.push(waiting.bubble);
         }
         let (waits, bubble) = (median(waits), median(bubbles));
         let expected = (size - 1) as f64 / (micro_batches + size - 1) as f64;

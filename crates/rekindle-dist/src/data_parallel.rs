@@ -174,17 +174,18 @@ impl<'a> DataParallel<'a> {
         Ok(Overlap::new(self, self.weight(examples)?, self.overlapping_bucket()))
     }
 
-    /// What is reduced at once while a backward goes on: a sixteenth of all gradients at the most.
+    /// What is reduced at once while a backward goes on: a sixteenth of all gradients at the most, and a part for each rank.
     pub fn overlapping_bucket(&self) -> Bytes {
-        self.bucket.min(Bytes::new((self.layout.len() as u64 * 4).div_ceil(16)))
+        let most = self.bucket.min(Bytes::new((self.layout.len() as u64 * 4).div_ceil(16)));
+        Bytes::new(most.get().next_multiple_of(4 * self.ranks.size() as u64))
     }
 
     /// What that takes beside the backward's own memory, at the most: the largest gradient once more, as values in a row; a bucket that
-    /// is being filled, one that is added up, what comes from other ranks and what comes of it. Gradients that were handed over take
-    /// no more as sums than they did.
+    /// is being filled, and what comes from other ranks of one that is added up. Gradients that were handed over take no more as sums
+    /// than they did.
     pub fn overlapping_bytes(&self) -> Bytes {
         let largest = self.layout.lengths().max().unwrap_or(0) as u64 * 4;
-        Bytes::new(5 * self.overlapping_bucket().get() + largest)
+        Bytes::new(2 * self.overlapping_bucket().get() + largest)
     }
 
     /// The gradients that were added up, for an optimizer.

@@ -2,14 +2,14 @@
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 
 use crate::DistError;
 
 /// Where each trained parameter of a model lies in one vector of all of them, in the order of the model's fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    parameters: Vec<(ParamId, usize)>,
+    parameters: Vec<(ParamId, Shape)>,
     length: usize,
 }
 
@@ -19,14 +19,14 @@ impl Layout {
     /// # Errors
     /// When a trained parameter is not of f32.
     pub fn new(model: &impl Module) -> Result<Self, DistError> {
-        struct Look(Vec<(ParamId, usize)>, Option<DistError>);
+        struct Look(Vec<(ParamId, Shape)>, Option<DistError>);
         impl ModuleVisitor for Look {
             fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
                 let value = param.val();
                 if !value.is_require_grad() {
                     return;
                 }
-                self.0.push((param.id, value.shape().num_elements()));
+                self.0.push((param.id, value.shape()));
                 if value.dtype() != DType::F32 {
                     let found = format!("{:?}", value.dtype());
                     self.1.get_or_insert(DistError::Type { parameter: self.0.len(), found });
@@ -37,7 +37,10 @@ impl Layout {
         model.visit(&mut look);
         match look.1 {
             Some(error) => Err(error),
-            None => Ok(Self { length: look.0.iter().map(|(_, length)| length).sum(), parameters: look.0 }),
+            None => {
+                let length = look.0.iter().map(|(_, shape)| shape.num_elements()).sum();
+                Ok(Self { length, parameters: look.0 })
+            }
         }
     }
 
@@ -74,12 +77,17 @@ impl Layout {
 
     /// The parameters in their order, and how many values each has.
     pub fn parameters(&self) -> impl Iterator<Item = (ParamId, usize)> + '_ {
-        self.parameters.iter().copied()
+        self.parameters.iter().map(|(id, shape)| (*id, shape.num_elements()))
+    }
+
+    /// The parameters in their order, and the sizes of each.
+    pub fn shapes(&self) -> impl Iterator<Item = (ParamId, &[usize])> + '_ {
+        self.parameters.iter().map(|(id, shape)| (*id, shape.as_slice()))
     }
 
     /// How many values each parameter has.
     pub(crate) fn lengths(&self) -> impl DoubleEndedIterator<Item = usize> + '_ {
-        self.parameters.iter().map(|(_, length)| *length)
+        self.parameters.iter().map(|(_, shape)| shape.num_elements())
     }
 
     fn check(&self, found: usize) -> Result<(), DistError> {
@@ -207,5 +215,23 @@ impl ModuleMapper for Cut<'_> {
             let device = weights.device();
             Tensor::from_data(values, &device).require_grad()
         })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+mod tests {
+    use burn::nn::LinearConfig;
+
+    use super::*;
+
+    #[test]
+    fn parameters_stand_in_the_order_of_fields_with_their_sizes() {
+        let layer = || LinearConfig::new(3, 2).init(&Device::flex().autodiff());
+        let layout = Layout::new(&vec![layer(), layer().no_grad()]).unwrap();
+        let shapes: Vec<&[usize]> = layout.shapes().map(|(_, shape)| shape).collect();
+        assert_eq!(shapes, [&[3, 2][..], &[2]], "what is not trained is not there");
+        let lengths: Vec<usize> = layout.parameters().map(|(_, length)| length).collect();
+        assert_eq!((lengths, layout.len()), (vec![6, 2], 8));
     }
 }

@@ -28,6 +28,7 @@ mod data_parallel;
 mod error;
 mod flat;
 mod mpi;
+mod neighbours;
 mod overlap;
 mod partitioned;
 pub mod pipeline;

@@ -15,6 +15,7 @@ use mpi::traits::{CommunicatorCollectives, Destination, Root, Source};
 use rekindle::Bytes;
 
 use crate::collective::{Pending, check_even, check_rank};
+use crate::neighbours::{self, Neighbours};
 use crate::watchdog::{Patience, Watchdog};
 use crate::{Collective, DistError, Reduction};
 
@@ -107,7 +108,7 @@ impl Mpi {
     /// Starts MPI: the world of all ranks.
     ///
     /// From then on a panic in any thread of any rank ends the run, because the other ranks would wait for it for ever. So does,
-    /// with [`Patience`], a rank that has neither asked for anything nor waited for others for so long.
+    /// with [`Patience`], a rank that has neither asked for anything nor waited for others for so long, or one that is stopped.
     ///
     /// # Errors
     /// When MPI was started before in this process, or there is no thread for it.
@@ -121,7 +122,11 @@ impl Mpi {
                 return;
             };
             let world = universe.world();
-            let _ = started.send(Some((index(world.rank()), index(world.size()))));
+            let (rank, size) = (index(world.rank()), index(world.size()));
+            let own = neighbours::place();
+            let mut places = vec![[0; 2]; size];
+            world.all_gather_into(&own[..], places.as_flattened_mut());
+            let _ = started.send(Some((rank, size, Neighbours::new(rank, &places))));
             let mut groups = vec![world];
             while let Ok(Some(job)) = todo.recv() {
                 job(&mut groups);
@@ -132,7 +137,7 @@ impl Mpi {
         };
         let handle = std::thread::Builder::new().name("rekindle-mpi".to_owned()).spawn(speak);
         let handle = handle.map_err(|source| DistError::Thread { source })?;
-        let (rank, size) = told.recv().ok().flatten().ok_or(DistError::Started)?;
+        let (rank, size, neighbours) = told.recv().ok().flatten().ok_or(DistError::Started)?;
         let usual = std::panic::take_hook();
         let at_panic = jobs.clone();
         // A lock, because a hook is called by all threads.
@@ -143,7 +148,10 @@ impl Mpi {
             end(&jobs, rank, size, &format!("panicked: {panic}"));
         }));
         let to_end = jobs.clone();
-        let watched = watchdog.watch(patience.into(), move |reason| end(&to_end, rank, size, &reason));
+        let bark = move |other: Option<usize>, reason: String| {
+            end(&to_end, other.unwrap_or(rank), size, &reason);
+        };
+        let watched = watchdog.watch(patience.into(), neighbours, bark);
         watched.map_err(|source| DistError::Thread { source })?;
         let thread = Thread { jobs: Mutex::new(jobs), handle: Mutex::new(Some(handle)), watchdog };
         Ok(Self { thread: Arc::new(thread), group: 0, rank, size, ends: true })
@@ -251,13 +259,15 @@ fn ordered_part(ranks: &SimpleCommunicator, block: &[f32]) -> Vec<f32> {
     let mut parts = vec![0.0; block.len()];
     ranks.all_to_all_into(block, &mut parts[..]);
     let length = block.len() / index(ranks.size());
-    let mut sum = parts[..length].to_vec();
-    for part in parts.chunks_exact(length.max(1)).skip(1) {
+    // Where the first part lies, because memory counts while a backward goes on.
+    let (sum, others) = parts.split_at_mut(length);
+    for part in others.chunks_exact(length.max(1)) {
         for (sum, value) in sum.iter_mut().zip(part) {
             *sum += value;
         }
     }
-    sum
+    parts.truncate(length);
+    parts
 }
 
 fn all_reduce(ranks: &SimpleCommunicator, mut values: Vec<f32>, how: Reduction) -> Vec<f32> {
@@ -273,6 +283,11 @@ fn all_reduce(ranks: &SimpleCommunicator, mut values: Vec<f32>, how: Reduction) 
         }
         Reduction::Ordered => {
             for block in values.chunks_mut(BLOCK * size) {
+                if block.len().is_multiple_of(size) {
+                    let part = ordered_part(ranks, block);
+                    ranks.all_gather_into(&part[..], block);
+                    continue;
+                }
                 let mut padded = block.to_vec();
                 padded.resize(block.len().next_multiple_of(size), 0.0);
                 let part = ordered_part(ranks, &padded);

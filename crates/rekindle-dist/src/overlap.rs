@@ -35,10 +35,13 @@ impl std::fmt::Debug for Overlap {
 pub struct Overlapped {
     /// The mean over all ranks' examples, in the order of the model's fields.
     pub sum: Vec<f32>,
-    /// How long this rank waited for sums after its backward.
-    pub waited: Duration,
     /// How many sums were under way before the backward ended.
     pub early: usize,
+    /// How long this rank waited for those after its backward: what was not hidden behind it.
+    pub waited: Duration,
+    /// How long it waited then for the others, which could only begin in the end: what no region has, and what is left for the last
+    /// bucket.
+    pub afterwards: Duration,
 }
 
 struct Inside {
@@ -78,8 +81,9 @@ impl Inside {
             return;
         };
         let found = format!("{:?}", gradient.dtype());
-        match gradient.into_data().try_to_vec::<f32>() {
-            Ok(values) if values.len() == place.1 => self.fill(place.0, &values),
+        let data = gradient.into_data();
+        match data.as_slice::<f32>() {
+            Ok(values) if values.len() == place.1 => self.fill(place.0, values),
             Ok(values) => {
                 let error = DistError::Length { found: values.len(), expected: place.1 };
                 self.error.get_or_insert(error);
@@ -171,11 +175,13 @@ impl Overlap {
         if !gradients.is_empty() && sum.iter().any(|value| *value != 0.0) {
             inside.error.get_or_insert(DistError::HandedOverTwice);
         }
-        let mut waited = Duration::ZERO;
-        for Started { places, sum: under_way } in std::mem::take(&mut inside.started) {
+        let [mut waited, mut afterwards] = [Duration::ZERO; 2];
+        for (number, Started { places, sum: under_way }) in
+            std::mem::take(&mut inside.started).into_iter().enumerate()
+        {
             let began = Instant::now();
             let values = under_way.wait()?;
-            waited += began.elapsed();
+            *(if number < early { &mut waited } else { &mut afterwards }) += began.elapsed();
             let mut from = 0;
             for (start, length) in places {
                 sum[start..][..length].copy_from_slice(&values[from..][..length]);
@@ -184,7 +190,123 @@ impl Overlap {
         }
         match inside.error.take() {
             Some(error) => Err(error),
-            None => Ok(Overlapped { sum, waited, early }),
+            None => Ok(Overlapped { sum, early, waited, afterwards }),
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+mod tests {
+    use std::sync::mpsc::{self, Sender};
+
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::Alone;
+
+    const SUM: Duration = Duration::from_millis(5);
+
+    /// A vector, and who waits for its sum.
+    type Asked = (Vec<f32>, Sender<Result<Vec<f32>, DistError>>);
+
+    /// Sums that take their time, one after the other.
+    #[derive(Clone)]
+    struct Slow(Sender<Asked>);
+
+    impl Slow {
+        fn new() -> Self {
+            let (send, todo) = mpsc::channel::<Asked>();
+            std::thread::spawn(move || {
+                for (values, answer) in todo {
+                    std::thread::sleep(SUM);
+                    let _ = answer.send(Ok(values));
+                }
+            });
+            Self(send)
+        }
+    }
+
+    impl Collective for Slow {
+        fn rank(&self) -> usize {
+            Alone.rank()
+        }
+
+        fn size(&self) -> usize {
+            Alone.size()
+        }
+
+        fn shared(&self) -> Arc<dyn Collective> {
+            Arc::new(self.clone())
+        }
+
+        fn split(&self, color: usize, key: usize) -> Result<Box<dyn Collective>, DistError> {
+            Alone.split(color, key)
+        }
+
+        fn broadcast(&self, root: usize, data: Vec<u8>) -> Result<Vec<u8>, DistError> {
+            Alone.broadcast(root, data)
+        }
+
+        fn start_all_gather(&self, data: Vec<u8>) -> Pending<Vec<Vec<u8>>> {
+            Alone.start_all_gather(data)
+        }
+
+        fn start_all_reduce(&self, values: Vec<f32>, _: Reduction) -> Pending<Vec<f32>> {
+            let (send, answer) = mpsc::channel();
+            self.0.send((values, send)).unwrap();
+            Pending::new(0, "a slow sum", answer)
+        }
+
+        fn start_reduce_scatter(&self, values: Vec<f32>, how: Reduction) -> Pending<Vec<f32>> {
+            Alone.start_reduce_scatter(values, how)
+        }
+
+        fn start_all_gather_parts(&self, part: Vec<f32>) -> Pending<Vec<f32>> {
+            Alone.start_all_gather_parts(part)
+        }
+
+        fn exchange(
+            &self,
+            send: Option<(usize, Vec<u8>)>,
+            from: Option<usize>,
+        ) -> Result<Option<Vec<u8>>, DistError> {
+            Alone.exchange(send, from)
+        }
+
+        fn barrier(&self) -> Result<(), DistError> {
+            Alone.barrier()
+        }
+
+        fn abort(&self, reason: &str) -> ! {
+            Alone.abort(reason)
+        }
+    }
+
+    /// What the last sums take cannot be hidden, and is not what others were waited for.
+    #[test]
+    fn what_is_not_hidden_is_told_apart_from_what_begins_in_the_end() {
+        let (ranks, device) = (Slow::new(), Device::flex().autodiff());
+        let layer = || LinearConfig::new(4, 4).with_bias(false).init(&device);
+        let model: Vec<Linear> = (0..4).map(|_| layer()).collect();
+        let parallel = DataParallel::new(&ranks, &model).unwrap();
+        // A bucket is a quarter of a layer. The first layer's gradients are there in the end.
+        let after_a_backward_of = |backward: Duration| {
+            let overlap = parallel.overlap(1).unwrap();
+            let mut take = overlap.take();
+            for (id, values) in parallel.layout().parameters().skip(1) {
+                take(id, Tensor::ones([values], &device));
+            }
+            std::thread::sleep(backward);
+            let done = overlap.finish(&parallel, &model, &GradientsParams::new()).unwrap();
+            assert_eq!(done.early, 12);
+            assert!(done.afterwards >= 3 * SUM, "{:?}", done.afterwards);
+            done.waited
+        };
+        assert!(after_a_backward_of(Duration::ZERO) >= 6 * SUM, "nothing is hidden");
+        // Far longer than twelve sums: on a busy machine they take longer, too.
+        let hidden = after_a_backward_of(60 * SUM);
+        assert!(hidden < 12 * SUM / 5, "at least 80% is hidden, but {hidden:?} are left");
     }
 }

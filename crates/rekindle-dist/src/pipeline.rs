@@ -6,4 +6,4 @@ mod message;
 mod run;
 
 pub use rekindle_plan::pipeline::*;
-pub use run::{Made, Step, train_step};
+pub use run::{Made, Step, Waiting, train_step};

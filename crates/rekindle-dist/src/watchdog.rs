@@ -3,6 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use crate::neighbours::{Neighbours, state};
+
 /// How long a rank may do nothing for the others, who wait for it, before that ends the run.
 ///
 /// ```
@@ -10,9 +12,9 @@ use std::time::{Duration, Instant};
 /// use rekindle_dist::Patience;
 ///
 /// // A step takes minutes, but whoever sleeps for ten seconds waits for something that does not come.
-/// let patience = Patience { computing: Some(Duration::from_secs(600)), asleep: Some(Duration::from_secs(10)) };
-/// assert_eq!(Patience::from(None), Patience { computing: None, asleep: None });
-/// # let _ = patience;
+/// let patience = Patience { asleep: Some(Duration::from_secs(10)), ..Some(Duration::from_secs(600)).into() };
+/// assert_eq!(patience.computing, Some(Duration::from_secs(600)));
+/// assert_eq!(patience.stopped, None);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patience {
@@ -21,18 +23,21 @@ pub struct Patience {
     /// While all of its threads sleep, as far as the system tells (Linux): neither at work nor at a disk. Give more than a rank
     /// waits for anything but other ranks, such as a pipe or a network.
     pub asleep: Option<Duration>,
+    /// While its process is stopped (SIGSTOP), as far as the system tells another rank of its machine (Linux). A run that is stopped as
+    /// a whole is not meant.
+    pub stopped: Option<Duration>,
 }
 
 impl From<Option<Duration>> for Patience {
     fn from(computing: Option<Duration>) -> Self {
-        Self { computing, asleep: None }
+        Self { computing, ..Self::default() }
     }
 }
 
 impl Patience {
     /// How long to wait between looks; nothing, where there is nothing to look for.
     fn look(&self) -> Option<Duration> {
-        self.computing.into_iter().chain(self.asleep).min().map(|least| least / 10)
+        [self.computing, self.asleep, self.stopped].into_iter().flatten().min().map(|least| least / 10)
     }
 }
 
@@ -68,21 +73,33 @@ impl Watchdog {
             Seen { when: Instant::now(), what, under_way };
     }
 
-    /// Calls `bark` once this rank has neither asked for nor waited for anything for so long.
+    /// Calls `bark` once this rank has neither asked for nor waited for anything for so long; with its number, once one of its neighbours
+    /// was stopped for so long.
     pub(crate) fn watch(
         &self,
         patience: Patience,
-        bark: impl FnOnce(String) + Send + 'static,
+        mut neighbours: Neighbours,
+        bark: impl FnOnce(Option<usize>, String) + Send + 'static,
     ) -> std::io::Result<()> {
         let Some(look) = patience.look() else { return Ok(()) };
         let seen = Arc::downgrade(&self.0);
         let watch = move || {
             let mut asleep = None;
             while let Some(found) = looked(&seen, patience, &mut asleep) {
-                match found {
-                    Ok(()) => std::thread::sleep(look),
-                    Err(reason) => return bark(reason),
+                if let Err(reason) = found {
+                    return bark(None, reason);
                 }
+                if let Some(stopped) = patience.stopped {
+                    let times = stopped.div_duration_f64(look).ceil() as u32;
+                    if let Some(rank) = neighbours.stopped(times) {
+                        let seconds = stopped.as_secs_f64();
+                        return bark(
+                            Some(rank),
+                            format!("hangs: its process has been stopped for {seconds:.1} s"),
+                        );
+                    }
+                }
+                std::thread::sleep(look);
             }
         };
         std::thread::Builder::new().name("rekindle-watch".to_owned()).spawn(watch).map(drop)
@@ -124,13 +141,11 @@ fn all_others_sleep() -> bool {
     let own = std::fs::read_link("/proc/thread-self").ok();
     let Some(own) = own.as_deref().and_then(|path| path.file_name()) else { return false };
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return false };
-    tasks.flatten().filter(|task| task.file_name() != own).all(|task| {
-        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        // A name in parentheses, which may hold any characters, then the state.
-        let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
-        // One that is gone by now does nothing either.
-        state.is_none_or(|state| state == 'S')
-    })
+    // One that is gone by now does nothing either.
+    tasks
+        .flatten()
+        .filter(|task| task.file_name() != own)
+        .all(|task| state(&task.path()).is_none_or(|state| state == 'S'))
 }
 
 #[cfg(test)]
@@ -145,7 +160,8 @@ mod tests {
         let (send, told) = mpsc::channel();
         dog.began("all-reduce");
         let patience = Patience::from(Some(Duration::from_millis(50)));
-        dog.watch(patience, move |reason| drop(send.send(reason))).unwrap_or_else(|error| panic!("{error}"));
+        let watched = dog.watch(patience, Neighbours::default(), move |_, reason| drop(send.send(reason)));
+        watched.unwrap_or_else(|error| panic!("{error}"));
         assert!(told.recv_timeout(Duration::from_millis(200)).is_err());
         dog.ended("all-reduce");
         let told = told.recv_timeout(Duration::from_secs(20));

@@ -3,8 +3,8 @@
 use rekindle_plan::Bytes;
 
 use crate::{
-    Architecture, AttentionKind, EstimateError, Fit, Keeping, Parallel, Row, Setting, State, Transformer,
-    count, fit, thumb,
+    Architecture, AttentionKind, EstimateError, Fit, Keeping, Parallel, Rank, Row, Setting, State,
+    Transformer, count, fit, thumb,
 };
 
 /// A model and how it is trained.
@@ -127,6 +127,15 @@ impl Asked {
     /// When the numbers do not go together, or do not fit into 64 bits.
     pub fn rows(&self) -> Result<Vec<Row>, EstimateError> {
         count::rows(self, &self.setting)
+    }
+
+    /// What every strategy takes on each rank of a pipeline. [`rows`](Self::rows) are those of the first, which takes most. The embedding
+    /// and the head are counted on all of them.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn ranks(&self) -> Result<Vec<Rank>, EstimateError> {
+        count::ranks(self)
     }
 
     /// What fits into `room` under a strategy.

@@ -21,26 +21,50 @@ pub struct Row {
     pub overhead: f64,
 }
 
+/// What a rank of a pipeline takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rank {
+    /// Which it is, from 0 on.
+    pub rank: u64,
+    /// How many layers it has.
+    pub layers: u64,
+    /// How many parts of a batch it holds at most.
+    pub in_flight: u64,
+    /// What every strategy takes on it.
+    pub rows: Vec<Row>,
+}
+
 /// A step in stages, coarse and fine.
 struct Step {
     blocks: Profile,
     parts: Option<Profile>,
     /// Parts of batches whose activations a rank holds at once.
     under_way: u64,
+    /// Ranks that have a part each of a boundary that is kept.
+    sharing: u64,
 }
 
 impl Step {
+    /// On the rank that has most layers, which is the first: it waits longest for their gradients.
     fn new(asked: &Asked, setting: &Setting) -> Result<Self, EstimateError> {
-        let under_way = asked.parallel.pipeline;
-        // The rank that has most layers; one that has the first layers waits longest for their gradients.
+        Self::on(asked, setting, 0)
+    }
+
+    /// On a rank of a pipeline.
+    fn on(asked: &Asked, setting: &Setting, rank: u64) -> Result<Self, EstimateError> {
         let architecture = match &asked.architecture {
             Architecture::Transformer(model) => {
-                let layers = model.layers.div_ceil(under_way.max(1));
+                let layers = asked.parallel.layers(rank, model.layers);
                 Architecture::Transformer(Transformer { layers, ..model.clone() })
             }
             other => other.clone(),
         };
-        Ok(Self { blocks: architecture.blocks(setting)?, parts: architecture.parts(setting)?, under_way })
+        Ok(Self {
+            blocks: architecture.blocks(setting)?,
+            parts: architecture.parts(setting)?,
+            under_way: asked.parallel.in_flight(rank),
+            sharing: asked.parallel.parts_of_boundaries(setting),
+        })
     }
 
     fn finest(&self) -> &Profile {
@@ -52,10 +76,15 @@ impl Step {
         let turn = schedule.forward_half().len().checked_sub(1)?;
         let counted = simulation.moments.get(turn)?.after;
         let kept = counted.saturating_sub(counted_twice(profile, schedule.forward_half()));
+        let elsewhere = elsewhere(profile, schedule.forward_half(), self.sharing);
+        let kept = kept.saturating_sub(elsewhere.iter().copied().sum());
+        // The one that is read is whole, and so is the next, which is put together meanwhile.
+        let whole = elsewhere.iter().copied().max().unwrap_or_default().get().saturating_mul(2);
+        let workspace = simulation.peak_bytes.saturating_sub(counted);
         Some(Row {
             strategy: strategy.to_owned(),
             activations_bytes: Bytes::new(kept.get().saturating_mul(self.under_way)),
-            workspace_bytes: simulation.peak_bytes.saturating_sub(counted),
+            workspace_bytes: Bytes::new(workspace.get().saturating_add(whole)),
             overhead: simulation.step_ns.ratio(self.blocks.lower_bound()) - 1.0,
         })
     }
@@ -113,9 +142,54 @@ fn counted_twice(profile: &Profile, forward: &[Action]) -> Bytes {
         .sum()
 }
 
+/// What other ranks have of each boundary that a forward pass keeps for a stage that is run again. Numbers of words are not shared out.
+fn elsewhere(profile: &Profile, forward: &[Action], sharing: u64) -> Vec<Bytes> {
+    let mut kept = vec![false; profile.stages().len() + 1];
+    for action in forward {
+        match action {
+            Action::Keep { boundary } => kept[boundary.number() as usize] = true,
+            Action::Drop { boundary, .. } => kept[boundary.number() as usize] = false,
+            // A tape holds what it reads.
+            Action::Tape { stage, .. } => kept[stage.input().number() as usize] = false,
+            _ => {}
+        }
+    }
+    let boundaries = profile.stages().iter().zip(kept.into_iter().skip(1)).filter(|(_, kept)| *kept);
+    let elsewhere = boundaries.map(|(stage, _)| {
+        let bytes = stage.output_bytes.get();
+        Bytes::new(bytes - bytes.div_ceil(sharing.max(1)))
+    });
+    elsewhere.collect()
+}
+
+/// What every strategy takes on each rank of a pipeline.
+pub(crate) fn ranks(asked: &Asked) -> Result<Vec<Rank>, EstimateError> {
+    let (parallel, all) = (&asked.parallel, asked.architecture.layers());
+    // What one part of a batch takes is the same on ranks with as many layers.
+    let mut known: Option<(u64, Vec<Row>)> = None;
+    let ranks = (0..parallel.pipeline.max(1)).map(|rank| {
+        let (layers, in_flight) = (parallel.layers(rank, all), parallel.in_flight(rank));
+        let of_one = match known.take_if(|(of, _)| *of == layers) {
+            Some((_, rows)) => rows,
+            None => of_step(asked, &Step { under_way: 1, ..Step::on(asked, &asked.setting, rank)? }),
+        };
+        let rows = of_one.iter().map(|row| Row {
+            activations_bytes: Bytes::new(row.activations_bytes.get().saturating_mul(in_flight)),
+            ..row.clone()
+        });
+        let rows = rows.collect();
+        known = Some((layers, of_one));
+        Ok(Rank { rank, layers, in_flight, rows })
+    });
+    ranks.collect()
+}
+
 /// What every strategy takes.
 pub(crate) fn rows(asked: &Asked, setting: &Setting) -> Result<Vec<Row>, EstimateError> {
-    let step = Step::new(asked, setting)?;
+    Ok(of_step(asked, &Step::new(asked, setting)?))
+}
+
+fn of_step(asked: &Asked, step: &Step) -> Vec<Row> {
     let root = (step.blocks.stages().len() as f64).sqrt().round() as u64;
     let every = format!("every-{}", asked.every.unwrap_or(root).max(1));
     let strategies = [
@@ -128,7 +202,7 @@ pub(crate) fn rows(asked: &Asked, setting: &Setting) -> Result<Vec<Row>, Estimat
         "optimal-full",
         "optimal-smallest",
     ];
-    Ok(strategies.iter().filter_map(|strategy| step.count(strategy)).collect())
+    strategies.iter().filter_map(|strategy| step.count(strategy)).collect()
 }
 
 /// What one strategy takes; `None` where there is no such plan.
@@ -147,7 +221,7 @@ pub(crate) fn bytes(
     let optimal = strategy.starts_with("optimal-");
     // The smallest there is needs no plan to be known.
     let row = match strategy {
-        "optimal-smallest" if step.under_way == 1 => None,
+        "optimal-smallest" if step.under_way == 1 && step.sharing == 1 => None,
         _ => step.count(strategy),
     };
     let taken = row.map(|row| [row.activations_bytes, row.workspace_bytes].into_iter().sum());

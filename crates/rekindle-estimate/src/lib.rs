@@ -42,7 +42,7 @@ mod transformer;
 
 pub use architecture::{Architecture, EstimateError};
 pub use asked::{Asked, Changes};
-pub use count::Row;
+pub use count::{Rank, Row};
 pub use fit::Fit;
 pub use precision::{ParsePrecisionError, Precision};
 pub use presets::{preset, presets};

@@ -71,10 +71,36 @@ pub struct Parallel {
     pub data: u64,
     /// Into how many pieces the layers are cut, each on a rank of its own.
     pub pipeline: u64,
+    /// How many parts of a batch go through the pieces in a step; `None` for as many as there are pieces.
+    pub micro_batches: Option<u64>,
+    /// Whether boundaries that all ranks of a split layer have are kept in parts, one on each.
+    pub partition_checkpoints: bool,
 }
 
 impl Default for Parallel {
     fn default() -> Self {
-        Self { zero: 0, data: 1, pipeline: 1 }
+        Self { zero: 0, data: 1, pipeline: 1, micro_batches: None, partition_checkpoints: false }
+    }
+}
+
+impl Parallel {
+    /// How many parts of a batch a rank of a pipeline, from 0 on, has forward and not yet back: one forward, one backward.
+    pub fn in_flight(&self, rank: u64) -> u64 {
+        let ranks = self.pipeline.max(1);
+        self.micro_batches.unwrap_or(ranks).min(ranks.saturating_sub(rank)).max(1)
+    }
+
+    /// How many of so many layers a rank of a pipeline has: the first ones have one more where they do not come out even.
+    pub fn layers(&self, rank: u64, layers: u64) -> u64 {
+        let ranks = self.pipeline.max(1);
+        layers / ranks + u64::from(rank < layers % ranks)
+    }
+
+    /// Over how many ranks a kept boundary is shared out. Where it is cut along the sequence no two ranks have the same of it.
+    pub fn parts_of_boundaries(&self, setting: &Setting) -> u64 {
+        match self.partition_checkpoints && !setting.sequence_parallel {
+            true => setting.tensor_parallel.max(1),
+            false => 1,
+        }
     }
 }

@@ -94,7 +94,8 @@ fn parts_take_together_what_layers_take() {
 fn zero_divides_what_it_says() {
     let model = preset("llama-7b").unwrap();
     let n = model.parameters();
-    let state = |zero| State::of(&model, &Setting::of(&model), &Parallel { zero, data: 64, pipeline: 1 });
+    let state =
+        |zero| State::of(&model, &Setting::of(&model), &Parallel { zero, data: 64, ..Parallel::default() });
     let bytes = |state: State| [state.weights, state.gradients, state.optimizer].map(|bytes| bytes.get());
     assert_eq!(bytes(state(0)), [2 * n, 2 * n, 12 * n]);
     assert_eq!(bytes(state(1)), [2 * n, 2 * n, (12 * n).div_ceil(64)]);

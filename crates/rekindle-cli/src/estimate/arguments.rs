@@ -14,6 +14,7 @@ Examples:
   rekindle estimate --list                        the models there are
   rekindle estimate llama-7b --fit 24GiB          the largest batch, the longest sequence
   rekindle estimate gpt3-175b --tensor-parallel 8 --pipeline 8 --sequence-parallel
+  rekindle estimate gpt3-175b --tensor-parallel 8 --partition-checkpoints
   rekindle estimate llama-70b --length 4096 --attention linear --zero 3 --data-parallel 64
   rekindle estimate gpt2 --layers 48 --width 2048 --heads 32
   rekindle estimate resnet-1001 --batch 128 --json")]
@@ -78,6 +79,12 @@ pub(crate) struct EstimateArguments {
     /// Ranks that the layers are spread over, each with a part of a batch on its way
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) pipeline: u64,
+    /// How many parts of a batch, of --batch each, go through a pipeline in a step [default: as many as ranks]
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) micro_batches: Option<u64>,
+    /// Let each rank keep its part of boundaries that several ranks have, as those of --tensor-parallel do
+    #[arg(long)]
+    pub(crate) partition_checkpoints: bool,
     /// Say what fits into this memory: the largest batch, the longest sequence
     #[arg(long, value_name = "BYTES")]
     pub(crate) fit: Option<Bytes>,
@@ -127,7 +134,13 @@ impl EstimateArguments {
             tensor_parallel: self.tensor_parallel,
             sequence_parallel: self.sequence_parallel,
         };
-        let parallel = Parallel { zero: self.zero, data: self.data_parallel, pipeline: self.pipeline };
+        let parallel = Parallel {
+            zero: self.zero,
+            data: self.data_parallel,
+            pipeline: self.pipeline,
+            micro_batches: self.micro_batches,
+            partition_checkpoints: self.partition_checkpoints,
+        };
         let asked = Asked { setting, parallel, every: self.every, ..usual };
         asked.check().map_err(refused)?;
         Ok(asked)

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use rekindle::{Bytes, Error, Places, Plan, Planned, Profile, Region, Staged};
-use rekindle_dist::{Collective, DataParallel, agree_on_plan};
+use rekindle_dist::{Collective, agree_on_plan};
 use rekindle_models::Trainable;
 use rekindle_plan::Nanos;
 use serde::{Deserialize, Serialize};
 
+use super::beside::Beside;
 use super::grid::Grid;
 use super::together::{from_first, together};
 use crate::amount::Target;
@@ -18,7 +19,6 @@ use crate::pipeline::{plans, simulated};
 use crate::planning::{self, Knowledge, Known, Planning};
 use crate::size::Size;
 use crate::strategy::{Ready, Strategy};
-use crate::totals::parameter_bytes;
 use crate::train::asked_for_nothing;
 
 /// How a rank runs its stages.
@@ -97,7 +97,7 @@ pub(super) fn decide<M: Trainable>(
     world: &dyn Collective,
     grid: &Grid,
     (strategy, arguments, size): (&Strategy, &TrainArguments, &Size),
-    model: &M,
+    (model, beside): (&M, Beside),
     batch: &M::Batch,
     places: &Places,
 ) -> Result<Decided, Failure> {
@@ -109,18 +109,11 @@ pub(super) fn decide<M: Trainable>(
         1 => (cut, Knowledge::default()),
         _ => measured_together(world, cut, strategy, model, batch)?,
     };
-    // What is held beside a step's own memory: sums that are under way, and the sum of gradients of several micro-batches.
-    let under_way = match grid.overlaps(arguments.ranks.stage()) {
-        true => DataParallel::new(grid.same_stages.as_ref(), model)?.overlapping_bytes(),
-        false => Bytes::ZERO,
-    };
-    let summed = if size.micro_batches > 1 { parameter_bytes(model) } else { Bytes::ZERO };
-    let held = Bytes::new(under_way.get() + summed.get());
     let plan = || {
         let planning = Planning {
             margin: arguments.margin,
             plain: None,
-            held,
+            held: beside.held(),
             // No model whose loss is of a whole batch goes over ranks.
             alone: Bytes::ZERO,
             cache: None,

@@ -13,6 +13,7 @@ use rekindle_dist::{Collective, Layout, Mpi, Overlap, Partitioned, Reduction, Ze
 use rekindle_models::Trainable;
 use rekindle_plan::Action;
 
+use super::beside::Beside;
 use super::grid::Grid;
 use super::parts::Parts;
 use super::plans::Way;
@@ -189,24 +190,17 @@ impl<M: Trainable> Run<'_, M> {
         Ok(())
     }
 
-    /// What this rank has to say in the end. Beside `summed`, the sum of gradients of several micro-batches, it has a plan, which
-    /// leaves room for sums that are under way.
-    pub(super) fn summary(&self, summed: Bytes) -> RankSummary {
-        let under_way = match self.overlaps() {
-            true => self.optimizer.parallel().overlapping_bytes(),
-            false => Bytes::ZERO,
-        };
-        let with_sum = |bytes: Bytes| Bytes::new(bytes.get() + summed.get() + under_way.get());
+    /// What this rank has to say in the end.
+    pub(super) fn summary(&self, beside: Beside) -> Result<RankSummary, Failure> {
         let (in_flight, predicted_bytes, budget_bytes) = match &self.way {
             Way::Some(section) => (section.in_flight, Some(section.predicted), section.budget),
             Way::All(Ready::Planned(planned, _)) => {
-                let predicted = planned.plan().predicted.peak_bytes;
-                (1, Some(with_sum(predicted)), planned.budget_bytes().map(with_sum))
+                (1, Some(beside.peak(planned)?), planned.budget_bytes().map(|bytes| beside.with(bytes)))
             }
             Way::All(_) => (1, None, None),
         };
         let stages = &self.parts.stages[self.grid.stage];
-        RankSummary {
+        Ok(RankSummary {
             rank: self.world.rank(),
             replica: self.grid.replica,
             first_stage: stages.start + 1,
@@ -221,7 +215,7 @@ impl<M: Trainable> Run<'_, M> {
             optimizer_bytes: Bytes::new(2 * self.optimizer.shard_bytes().get()),
             most_bytes: self.taken.most,
             busy: self.taken.busy(),
-        }
+        })
     }
 }
 

@@ -4,7 +4,7 @@ use rekindle_dist::Collective;
 use rekindle_run::snapshots::{Metadata, Section, Snapshots};
 
 use super::state::Whole;
-use super::together::together;
+use super::together::with_first;
 use crate::failure::Failure;
 use crate::saving::{Identity, SavingArguments};
 
@@ -46,7 +46,7 @@ impl Saving {
             _ => Ok(None),
         };
         let every = arguments.snapshots.as_ref().map(|_| arguments.snapshot_every);
-        Ok(Self { snapshots: together(world, opened)?, identity, every })
+        Ok(Self { snapshots: with_first(world, opened)?, identity, every })
     }
 
     /// What the newest snapshot has, on all ranks: what was known, after how many steps, and where the data were.

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Tensor, TensorData};
-use rekindle_dist::{Collective, Moments};
+use rekindle_dist::{Collective, Layout, Moments};
 use rekindle_models::{Shares, Trainable};
 
 use super::grid::Shape;
@@ -113,28 +113,17 @@ impl Statistics {
 
 /// The trained parameters of a whole model, in order, and how ranks that have parts of its layers share them out.
 pub(super) struct WholeModel {
-    parameters: Vec<(ParamId, Vec<usize>)>,
+    layout: Layout,
     shares: Shares,
 }
 
 impl WholeModel {
-    pub(super) fn of(model: &impl Trainable) -> Self {
-        struct Look(Vec<(ParamId, Vec<usize>)>);
-        impl ModuleVisitor for Look {
-            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-                let value = param.val();
-                if value.is_require_grad() {
-                    self.0.push((param.id, value.dims().to_vec()));
-                }
-            }
-        }
-        let mut look = Look(Vec::new());
-        model.visit(&mut look);
-        Self { parameters: look.0, shares: model.shares() }
+    pub(super) fn of(model: &impl Trainable) -> Result<Self, Failure> {
+        Ok(Self { layout: Layout::new(model)?, shares: model.shares() })
     }
 
     pub(super) fn parameters(&self) -> impl Iterator<Item = ParamId> + '_ {
-        self.parameters.iter().map(|(id, _)| *id)
+        self.layout.parameters().map(|(id, _)| id)
     }
 }
 
@@ -151,11 +140,11 @@ impl Sections {
         let Shape { stages, peers, .. } = shape;
         let mut ranges = vec![Vec::new(); stages * peers];
         let mut start = 0;
-        for (id, sizes) in &whole.parameters {
-            let owner = owners.get(id).copied().unwrap_or(0);
+        for (id, sizes) in whole.layout.shapes() {
+            let owner = owners.get(&id).copied().unwrap_or(0);
             let length: usize = sizes.iter().product();
             for peer in 0..peers {
-                let own = match whole.shares.of(*id).filter(|_| peers > 1) {
+                let own = match whole.shares.of(id).filter(|_| peers > 1) {
                     None => std::iter::once(0..length).collect(),
                     Some(share) => share.ranges(sizes, peer, peers),
                 };

@@ -10,6 +10,7 @@ use rekindle::training::Precision;
 use rekindle_dist::{Collective, DataParallel, Mpi, Partitioned, Patience, Reduction, Zero, ZeroStage};
 use rekindle_models::{Batch, ConfigError, Trainable};
 
+use super::beside::Beside;
 use super::grid::{Grid, Shape};
 use super::log::Log;
 use super::parts::Parts;
@@ -36,16 +37,24 @@ use crate::{files, report};
 
 /// A rank that sleeps for so long while the others wait for it is lost: all it ever waits for are disks.
 const ASLEEP: Duration = Duration::from_secs(8);
+/// One whose process is stopped is lost sooner: those that find it have to be ended as well, which takes some seconds.
+const STOPPED: Duration = Duration::from_secs(5);
 
 /// Runs the command on this rank.
 pub(crate) fn train(arguments: &TrainArguments, size: &Size) -> Result<(), Failure> {
     let computing = Duration::from_secs(u64::from(arguments.ranks.patience));
-    let world = Mpi::start(Patience { computing: Some(computing), asleep: Some(computing.min(ASLEEP)) })?;
+    let world = Mpi::start(Patience {
+        computing: Some(computing),
+        asleep: Some(computing.min(ASLEEP)),
+        stopped: Some(computing.min(STOPPED)),
+    })?;
     let checked = check(arguments, size).and_then(|()| Shape::new(&arguments.ranks, world.size()));
     let shape = together(&world, checked)?;
     let settings = format!("{arguments:#?}\n{size:#?}");
     together(&world, same_on_all(&world.all_gather(settings.into_bytes())?))?;
-    with_model(size, &arguments.data, OnRank { arguments, size, world: &world, shape })
+    let ran = with_model(size, &arguments.data, OnRank { arguments, size, world: &world, shape });
+    // One that has no model to train, because its data cannot be read, is with those that ask whether all have.
+    ran.or_else(|failure| if failure.is_told() { Err(failure) } else { together(&world, Err(failure)) })
 }
 
 /// Fails where ranks were started differently: they would train something that nobody asked for, or wait for each other for ever.
@@ -237,7 +246,7 @@ impl<M: Trainable> Prepared<M> {
         let OnRank { arguments, size, world, shape } = *on;
         let grid = Grid::new(world, shape)?;
         log.say(&grid.describe(world));
-        let whole = WholeModel::of(&model);
+        let whole = WholeModel::of(&model)?;
         let model = match grid.peers(arguments.ranks.how()) {
             Some(peers) => together(world, model.split(&peers).map_err(not_split))?,
             None => model,
@@ -261,10 +270,10 @@ impl<M: Trainable> Prepared<M> {
         if arguments.ranks.partition_checkpoints && shape.peers > 1 {
             places = Partitioned::place(places, Arc::clone(&grid.peers));
         }
+        let beside = Beside::new(&grid, &arguments.ranks, size.micro_batches, &model)?;
         let Decided { way, foretold } =
-            decide(world, &grid, (&strategy, arguments, size), &model, sample.part(), &places)?;
+            decide(world, &grid, (&strategy, arguments, size), (&model, beside), sample.part(), &places)?;
         let (parts, model) = Parts::share_out(world, &grid, &way, (&whole, model), sample.part())?;
-        let summed = sample.beside(&model)?.held;
 
         let parallel = DataParallel::new(grid.same_stages.as_ref(), &model)?.reduction(arguments.ranks.how());
         let optimizer = Zero::new(parallel, arguments.ranks.stage(), AdamConfig::new().build(), &model)?;
@@ -338,7 +347,7 @@ impl<M: Trainable> Prepared<M> {
             run.save(kind, path)?;
         }
         let seconds = start.elapsed().as_secs_f64();
-        let own = run.summary(summed);
+        let own = run.summary(beside)?;
         log.say(&format!("done: {} of {} at the peak of a step", own.peak_bytes, own.most_bytes));
         let count = losses.len() as u32;
         let summary = Summary {

@@ -38,6 +38,32 @@ pub struct Step {
     pub took: Duration,
 }
 
+/// What the ranks of a pipeline waited in a step, as a part of its time.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Waiting {
+    /// What the slowest waited: the bubble. The others wait for it as well, as they would without a pipeline.
+    pub bubble: f64,
+    /// What they waited in the mean.
+    pub all: f64,
+}
+
+impl Step {
+    /// What this step's ranks waited; they all have to ask.
+    ///
+    /// # Errors
+    /// When ranks are not in step.
+    pub fn waiting(&self, ranks: &dyn Collective) -> Result<Waiting, DistError> {
+        let own = [self.busy, self.took].map(|time| time.as_secs_f64() as f32);
+        let all = ranks.start_all_gather_parts(own.to_vec()).wait()?;
+        let (all, _) = all.as_chunks::<2>();
+        let most = |of: usize| f64::from(all.iter().map(|times| times[of]).fold(f32::MIN_POSITIVE, f32::max));
+        let busy: f64 = all.iter().map(|times| f64::from(times[0])).sum();
+        let took = most(1);
+        Ok(Waiting { bubble: 1.0 - most(0) / took, all: 1.0 - busy / (took * all.len() as f64) })
+    }
+}
+
 /// A micro-batch between its forward and its backward.
 struct InFlight {
     input: Option<Carried>,

@@ -25,6 +25,15 @@ pub(crate) fn is_killed(world: &Mpi) {
     wait_for_all(world);
 }
 
+pub(crate) fn is_stopped(world: &Mpi) {
+    wait_for_all(world);
+    if world.rank() == 1 {
+        let stopped = Command::new("kill").args(["-STOP", &std::process::id().to_string()]).status();
+        assert!(stopped.unwrap().success());
+    }
+    wait_for_all(world);
+}
+
 pub(crate) fn hangs(world: &Mpi) {
     wait_for_all(world);
     if world.rank() == 1 {

@@ -59,6 +59,7 @@ pub(crate) const CASES: &[Case] = &[
     well("a_pipeline_is_one_process_bit_for_bit", pipelined::one_process),
     well("data_parallel_pipelines_with_and_without_zero_are_one_process", pipelined::replicated),
     well("a_pipeline_holds_as_many_micro_batches_as_is_said", pipelined::memory_in_flight),
+    well("a_pipeline_waits_as_long_as_the_formula_says_within_5_percent", pipelined::bubble),
     well("a_pipeline_refuses_what_it_cannot_do", pipelined::refused),
     well("each_rank_keeps_its_part_of_a_boundary_to_the_byte", partitioned::to_the_byte),
     well("partitioned_checkpoints_save_memory_and_change_no_bit", partitioned::saves_memory),
@@ -70,6 +71,11 @@ pub(crate) const CASES: &[Case] = &[
     well("a_model_that_cannot_be_shared_out_is_refused", split::refused),
     badly("a_rank_that_panics_ends_the_run", "rank 1 of ", faults::panics),
     badly("a_rank_that_is_killed_ends_the_run", "signal 9", faults::is_killed),
+    badly(
+        "a_rank_that_is_stopped_ends_the_run",
+        "hangs: its process has been stopped for",
+        faults::is_stopped,
+    ),
     badly("a_rank_that_hangs_ends_the_run", "hangs: it has asked for nothing for", faults::hangs),
     badly(
         "a_rank_that_sleeps_ends_the_run",
@@ -83,7 +89,8 @@ pub(crate) const CASES: &[Case] = &[
 /// Runs a case on this rank.
 pub(crate) fn run(case: &Case) {
     let patience = match case.name {
-        name if name.contains("sleeps") => Patience { computing: None, asleep: Some(HANGING) },
+        name if name.contains("sleeps") => Patience { asleep: Some(HANGING), ..Patience::default() },
+        name if name.contains("stopped") => Patience { stopped: Some(HANGING), ..Patience::default() },
         name => name.contains("hangs").then_some(HANGING).into(),
     };
     let world = Mpi::start(patience).unwrap();

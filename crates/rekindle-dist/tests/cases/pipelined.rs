@@ -1,10 +1,13 @@
 //! Ranks with some stages each.
 
+use std::time::Duration;
+
+use burn::nn::{Linear, LinearConfig};
 use burn::optim::{AdamConfig, SgdConfig};
 use burn::tensor::Tensor;
-use rekindle::memory;
 use rekindle::training::Accumulation;
-use rekindle_dist::pipeline::{Made, in_flight, train_step};
+use rekindle::{Region, memory};
+use rekindle_dist::pipeline::{Made, boundaries_wait, in_flight, train_step};
 use rekindle_dist::{Collective, DataParallel, DistError, Layout, Mpi, Zero, ZeroStage};
 
 use super::model::{Block, WIDTH, bits, blocks, device, examples, forward, forward_to_wait, loss};
@@ -75,6 +78,39 @@ fn same_as_reference(world: &Mpi, micro_batches: usize) {
 pub(crate) fn one_process(world: &Mpi) {
     for micro_batches in [1, 2, 3, 8] {
         same_as_reference(world, micro_batches);
+    }
+}
+
+/// Stages that take their time and no processor: ranks that share one wait as ranks that do not. And far more time than a message, which
+/// no formula knows of.
+pub(crate) fn bubble(world: &Mpi) {
+    const STAGE: Duration = Duration::from_millis(250);
+    let (rank, size) = (world.rank(), world.size());
+    let model = vec![LinearConfig::new(WIDTH, WIDTH).init(&device())];
+    for micro_batches in [size, 2 * size] {
+        let mut bubbles: Vec<f64> = (0..3)
+            .map(|_| {
+                world.barrier().unwrap();
+                let step = train_step(world, &model, micro_batches, &device(), |_, input| {
+                    // It is run again for its backward, and so takes as long then.
+                    let region = Region::new().stages("slow", &model, |layer: &Linear, x: Tensor<2>| {
+                        std::thread::sleep(STAGE);
+                        layer.forward(x)
+                    });
+                    let region = region.schedule(boundaries_wait(1).unwrap());
+                    let output = region.forward(input.unwrap_or_else(|| examples(3, 1)))?;
+                    Ok(if rank + 1 == size { Made::Loss(loss(output)) } else { Made::Boundary(output) })
+                });
+                let step = step.unwrap();
+                let computed = STAGE * 2 * u32::try_from(micro_batches).unwrap();
+                assert!(step.busy >= computed, "forth and back: {:?} of {computed:?}", step.busy);
+                step.waiting(world).unwrap().bubble
+            })
+            .collect();
+        bubbles.sort_by(f64::total_cmp);
+        let expected = (size - 1) as f64 / (micro_batches + size - 1) as f64;
+        let off = bubbles[1] / expected - 1.0;
+        assert!(off.abs() < 0.05, "{micro_batches} micro-batches: {bubbles:?}, the formula says {expected}");
     }
 }
 
