@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::reads::reads_of_outputs;
 use crate::{Action, Illegal, Profile, Simulation, Stage, simulate};
 
+use pieces::Known;
 pub use pieces::Piece;
 
 /// A legal list of actions for a chain of stages.
@@ -18,6 +19,8 @@ pub struct Schedule {
     pinned: Arc<[bool]>,
     turn: usize,
     reads: Arc<[usize]>,
+    /// The pieces it was taken in before.
+    known: Known,
 }
 
 impl Schedule {
@@ -29,7 +32,8 @@ impl Schedule {
         let simulation = simulate(profile, actions)?;
         let pinned = profile.stages().iter().map(|stage| stage.pinned).collect();
         let reads = reads_of_outputs(profile.stages().len(), actions).into();
-        let schedule = Self { actions: actions.into(), pinned, turn: simulation.turn, reads };
+        let (actions, turn, known) = (actions.into(), simulation.turn, Known::default());
+        let schedule = Self { actions, pinned, turn, reads, known };
         Ok((schedule, simulation))
     }
 

@@ -223,7 +223,17 @@ proptest! {
         for actions in plans {
             let (schedule, simulation) = Schedule::judge(&profile, &actions).unwrap();
             let may_be_plain = |stage: Stage| !refused.get(stage.index()).copied().unwrap_or(false);
-            pieces_come_to_it(&profile, &schedule, &simulation, &schedule.pieces(|stage, _| may_be_plain(stage)))?;
+            // What was cut before must not be taken for what is asked for now.
+            for _ in 0..2 {
+                pieces_come_to_it(&profile, &schedule, &simulation, &schedule.pieces(|_, _| true))?;
+                let some = schedule.pieces(|stage, _| may_be_plain(stage));
+                let is_asked_for = |piece: &Piece| match piece {
+                    Piece::Plain { stage, .. } => may_be_plain(*stage),
+                    _ => true,
+                };
+                prop_assert!(some.iter().all(is_asked_for));
+                pieces_come_to_it(&profile, &schedule, &simulation, &some)?;
+            }
         }
     }
 

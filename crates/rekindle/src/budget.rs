@@ -112,13 +112,14 @@ pub fn bookkeeping(stages: usize) -> Bytes {
     Bytes::new(of(BOOKKEEPING).max(of(OF_FEW).saturating_add(APART)))
 }
 
-/// What a region usually lists for a stage: names, handles, seeds. [`bookkeeping`] is the most that was ever seen of it, with nodes that
-/// wait for the next sweep.
-const LISTED: u64 = 2 << 10;
+/// What a region usually lists, and for each stage: names, handles, seeds. [`bookkeeping`] is the most that was ever seen of it, with
+/// nodes that wait for the next sweep and, in a plan's first step, its actions once more.
+const LISTED: u64 = 32 << 10;
+const LISTED_OF_EACH: u64 = 1 << 10;
 
 /// What a step under a plan for so many stages usually takes beside what the simulator says.
 pub fn usual_bookkeeping(stages: usize) -> Bytes {
-    Bytes::new(LISTED.saturating_mul(stages as u64))
+    Bytes::new(LISTED_OF_EACH.saturating_mul(stages as u64).saturating_add(LISTED))
 }
 
 /// What is left of a budget for the profile's own bytes once bookkeeping is taken off.

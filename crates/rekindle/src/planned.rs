@@ -51,6 +51,8 @@ impl Planned {
     /// When the plan is for another profile, not legal, or over its budget.
     pub fn new(description: Description, profile: Profile, plan: Plan, noise: f64) -> Result<Self, Error> {
         let (schedule, simulation) = plan.judge(&profile)?;
+        // What is cut before the first step is no memory of a step.
+        schedule.pieces(|_, _| true);
         let inside =
             Inside { description, profile, plan, schedule, simulation, noise, known: Mutex::default() };
         Ok(Self { inside: Arc::new(inside), places: Places::new() })

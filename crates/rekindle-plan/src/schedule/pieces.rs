@@ -1,6 +1,7 @@
 //! Where a schedule falls apart: pieces of the chain that are gone through one after the other, and back in the other order.
 
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Schedule;
 use crate::reads::reads_of_outputs;
@@ -52,23 +53,27 @@ impl Schedule {
     /// ```
     pub fn pieces(&self, mut may_be_plain: impl FnMut(Stage, Option<&Name>) -> bool) -> Vec<Piece> {
         let cuts = Cuts::of(self);
-        let mut pieces = Vec::new();
-        let mut begun = 0;
-        let planned = |stages: Range<usize>| {
-            let first = Stage::at(stages.start);
-            cuts.section(stages).map(|schedule| Piece::Planned { first, schedule })
+        let is_plain = |index: usize| {
+            let option = cuts.plain(index);
+            option.is_some_and(|option| may_be_plain(Stage::at(index), option))
         };
-        for index in 0..self.stages() {
-            let Some(option) = cuts.plain(index) else { continue };
-            let stage = Stage::at(index);
-            if may_be_plain(stage, option) {
+        let plain: Vec<bool> = (0..self.stages()).map(is_plain).collect();
+        self.known.or(plain, |plain| {
+            let mut pieces = Vec::new();
+            let mut begun = 0;
+            let planned = |stages: Range<usize>| {
+                let first = Stage::at(stages.start);
+                cuts.section(stages).map(|schedule| Piece::Planned { first, schedule })
+            };
+            let plain = plain.iter().enumerate().filter(|(_, plain)| **plain);
+            for (index, option) in plain.filter_map(|(index, _)| Some((index, cuts.plain(index)?))) {
                 pieces.extend(planned(begun..index));
-                pieces.push(Piece::Plain { stage, option: option.cloned() });
+                pieces.push(Piece::Plain { stage: Stage::at(index), option: option.cloned() });
                 begun = index + 1;
             }
-        }
-        pieces.extend(planned(begun..self.stages()));
-        pieces
+            pieces.extend(planned(begun..self.stages()));
+            pieces
+        })
     }
 
     /// The schedule of all stages from the beginning of a piece on, for whoever does not go on piece by piece after all.
@@ -77,6 +82,36 @@ impl Schedule {
         Cuts::of(self).section(first.index()..self.stages())
     }
 }
+
+/// Pieces that a schedule was taken in, by the stages that are plain training in them. A schedule is run again and again, and one for
+/// little memory has far more actions than stages: to cut it anew in every step would take more than some steps do.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Known(Arc<Mutex<Vec<(Vec<bool>, Vec<Piece>)>>>);
+
+/// How many ways to cut are remembered; there are two in a step where stages share parameters.
+const MOST_KNOWN: usize = 4;
+
+impl Known {
+    fn or(&self, plain: Vec<bool>, cut: impl FnOnce(&[bool]) -> Vec<Piece>) -> Vec<Piece> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, pieces)) = known.iter().find(|(known, _)| *known == plain) {
+            return pieces.clone();
+        }
+        let pieces = cut(&plain);
+        known.truncate(MOST_KNOWN - 1);
+        known.insert(0, (plain, pieces.clone()));
+        pieces
+    }
+}
+
+/// What is remembered does not tell two schedules apart.
+impl PartialEq for Known {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Known {}
 
 /// Where the chain can be cut.
 struct Cuts<'a> {
@@ -176,6 +211,9 @@ impl<'a> Cuts<'a> {
     /// The schedule of the stages between two cuts. `None` where there are no stages, or no cut.
     fn section(&self, stages: Range<usize>) -> Option<Schedule> {
         let [forth, back] = self.halves(&stages).filter(|_| !stages.is_empty())?;
+        if stages.len() == self.schedule.stages() {
+            return Some(self.schedule.clone());
+        }
         let input = Boundary::new(u32::try_from(stages.start).ok()?);
         let is_about_input = |action: &Action| match action {
             Action::Keep { boundary } | Action::Drop { boundary, .. } => *boundary == input,
@@ -200,7 +238,13 @@ impl<'a> Cuts<'a> {
         let actions: Vec<Action> = actions.into_iter().map(|action| renumbered(action, input)).collect();
         let pinned = self.schedule.pinned.get(stages)?;
         let reads = reads_of_outputs(pinned.len(), &actions).into();
-        Some(Schedule { actions: actions.into(), pinned: pinned.into(), turn, reads })
+        Some(Schedule {
+            actions: actions.into(),
+            pinned: pinned.into(),
+            turn,
+            reads,
+            known: Known::default(),
+        })
     }
 }
 
