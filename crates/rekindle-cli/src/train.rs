@@ -1,25 +1,28 @@
 //! `rekindle train`: the main job.
 
+mod against_plain;
+mod held_out;
+mod summary;
+
 use std::path::Path;
 use std::time::Instant;
 
 use burn::optim::AdamConfig;
-use burn::tensor::Device;
 use rekindle::training::{LossScale, Precision, clip_by_norm};
-use rekindle::{Bytes, Fault, Measuring, Nanos, Plan, Planned};
-use rekindle_models::data::Source;
-use rekindle_models::{Batch, Trainable};
-use serde::Serialize;
+use rekindle::{Bytes, Fault, Measuring, Nanos, Planned};
+
+use against_plain::against_plain;
+use held_out::HeldOut;
+use summary::{Clipping, Learned, Scaled, Summary, over_budget, prediction, show};
 
 use crate::adaptive::Adaptive;
 use crate::amount::Target;
 use crate::arguments::{Scaling, TrainArguments};
 use crate::cut::Cut;
-use crate::data::Data;
 use crate::failure::{self, Failure};
-use crate::measure::{Beside, Comparison, Parts, Recipe, build, compare, measured, median, step};
+use crate::measure::{Recipe, build, measured, median, step};
 use crate::models::{Job, Kind, with_model};
-use crate::planning::{self, Knowledge, Known, Planning};
+use crate::planning::{self, Knowledge, Planning};
 use crate::progress::{self, Progress, Rate};
 use crate::saving::{Identity, Saving};
 use crate::size::{For, Size};
@@ -28,119 +31,6 @@ use crate::totals::{Totals, held_by_training, parameter_bytes};
 use crate::transfers::Transfers;
 use crate::view::Limit;
 use crate::{files, meter, ranks, report, timeline};
-
-/// How often training is compared with plain training at the end.
-const ROUNDS: usize = 3;
-
-#[derive(Serialize)]
-struct Summary {
-    model: String,
-    strategy: String,
-    steps: u32,
-    first_loss: f32,
-    last_loss: f32,
-    examples_per_second: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens_per_second: Option<f64>,
-    /// What people read of it: what is counted, such as tokens, and how many in a second.
-    #[serde(skip)]
-    units: &'static str,
-    #[serde(skip)]
-    pace: f64,
-    /// What was learned, told by examples that were held out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    held_out: Option<Learned>,
-    peak_bytes: Bytes,
-    /// The highest peak of those that [`peak_bytes`](Self::peak_bytes) is the median of. A budget is held against this one.
-    most_bytes: Bytes,
-    plain_peak_bytes: Bytes,
-    step_ns: Nanos,
-    plain_step_ns: Nanos,
-    overhead: f64,
-    gradients: Comparison,
-    /// What the plan may take.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    budget_bytes: Option<Bytes>,
-    /// What the simulator said before the first step.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    predicted: Option<Prediction>,
-    /// How long measuring the stages and planning took.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    planning_ns: Option<Nanos>,
-    /// How often the plan changed while training, when it may.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    plan_changes: Option<u32>,
-    /// What a step moved, for a plan that uses places.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    transfers: Option<Transfers>,
-    precision: Precision,
-    /// How many parts a batch was taken in.
-    micro_batches: usize,
-    /// How the loss was scaled at the end, and what was left out, where that could happen.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    scaling: Option<Scaled>,
-    /// What clipping did, when it was asked for.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    clipping: Option<Clipping>,
-    totals: Totals,
-}
-
-/// What became of the loss scale.
-#[derive(Serialize)]
-struct Scaled {
-    scale: f32,
-    /// Steps that were left out, because a gradient was too large for its type.
-    skipped_steps: u64,
-}
-
-/// What became of the gradients.
-#[derive(Serialize)]
-struct Clipping {
-    most: f64,
-    /// How long those of the last step were before.
-    last_norm: f64,
-    clipped_steps: u32,
-}
-
-/// How much of the examples that no batch had is right, from 0 to 1.
-#[derive(Serialize)]
-struct Learned {
-    examples: usize,
-    before: f64,
-    after: f64,
-}
-
-/// Examples that no batch has.
-struct HeldOut<B> {
-    batch: B,
-}
-
-impl<B: Batch> HeldOut<B> {
-    /// As many as four batches have, if some are held out.
-    fn look<S: Source<Batch = B>>(data: &Data<S>, size: &Size, device: &Device) -> Option<Self> {
-        let batch = data.held_out(size.batch.saturating_mul(4), &device.clone().inner())?;
-        Some(Self { batch })
-    }
-
-    /// What a model makes of them, a batch at a time.
-    fn accuracy<M: Trainable<Batch = B>>(&self, model: &M) -> Result<f64, Failure> {
-        let parts = self.batch.split(4);
-        let mut right = 0.0;
-        for part in &parts {
-            right += model.valid().accuracy(part)? * part.examples() as f64;
-        }
-        Ok(right / self.batch.examples().max(1) as f64)
-    }
-}
-
-/// What the simulator says of a step.
-#[derive(Serialize)]
-struct Prediction {
-    peak_bytes: Bytes,
-    step_ns: Nanos,
-    /// What is alive at the peak, the largest first.
-    set_by: Vec<String>,
-}
 
 /// How a run was asked for.
 pub(crate) fn strategy(arguments: &TrainArguments) -> Strategy {
@@ -466,7 +356,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
 
     let held_out = match held_out.zip(accuracy_before) {
         Some((held_out, before)) => {
-            Some(Learned { examples: held_out.batch.examples(), before, after: held_out.accuracy(&model)? })
+            Some(Learned { examples: held_out.examples(), before, after: held_out.accuracy(&model)? })
         }
         None => None,
     };
@@ -527,190 +417,4 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         false => show(&summary)?,
     }
     over_budget(&summary, arguments.memory)
-}
-
-/// A budget is never exceeded: where it was, that is no success.
-fn over_budget(summary: &Summary, memory: Option<Target>) -> Result<(), Failure> {
-    if let Some(Target::Bytes(memory)) = memory
-        && summary.totals.all > memory
-    {
-        return Err(Failure::failed(
-            anyhow::anyhow!("training took {} at its peak, but --memory is {memory}", summary.totals.all),
-            "give a larger --margin",
-        ));
-    }
-    match summary.budget_bytes {
-        Some(budget) if summary.most_bytes > budget => Err(Failure::failed(
-            anyhow::anyhow!("a step took {} at its peak, but the budget is {budget}", summary.most_bytes),
-            "measure again with nothing else running, or give a larger --margin",
-        )),
-        _ => Ok(()),
-    }
-}
-
-/// What the simulator says of a step in so many parts, with a sum of gradients beside them.
-fn prediction(ready: &Ready, known: Option<&Known>, parts: u64, beside: Beside) -> Option<Prediction> {
-    let (profile, plan) = match ready {
-        Ready::Planned(planned, _) => (planned.profile(), planned.plan().clone()),
-        Ready::Rule(rule) => {
-            let profile = &known?.profile;
-            (profile, Plan::by_rule(profile, *rule, None).ok()?)
-        }
-        Ready::Plain | Ready::Balanced => return None,
-    };
-    let (_, simulation) = plan.judge(profile).ok()?;
-    let most = simulation.peak_tensors.iter().take(3).map(|live| format!("{} ({})", live.what, live.bytes));
-    Some(Prediction {
-        peak_bytes: beside.with(Ready::expected_peak(&plan.predicted, profile)),
-        step_ns: Nanos::new(plan.predicted.step_ns.get().saturating_mul(parts)),
-        set_by: most.collect(),
-    })
-}
-
-/// Peak and median time of both, and how their gradients compare.
-struct AgainstPlain {
-    ours: (Bytes, Nanos),
-    /// The highest of our peaks.
-    most: Bytes,
-    plain: (Bytes, Nanos),
-    overhead: f64,
-    gradients: Comparison,
-}
-
-/// Takes steps of the trained model in turns with plain training, from the same weights, batch and seed.
-fn against_plain<M: Trainable>(
-    model: &M,
-    batch: &Parts<M::Batch>,
-    how: &Ready,
-    recipe: Recipe,
-) -> Result<AgainstPlain, Failure> {
-    let bar = report::bar(2 * ROUNDS as u64, "comparing with plain training");
-    let (mut ours, mut plain) = (Vec::new(), Vec::new());
-    let (mut our_peaks, mut plain_peaks) = (Vec::new(), Vec::new());
-    let mut gradients = Comparison::default();
-    for _ in 0..ROUNDS {
-        let expected = measured(model, batch, &Ready::Plain, recipe)?;
-        bar.inc(1);
-        let found = measured(model, batch, how, recipe)?;
-        bar.inc(1);
-        gradients = compare(model, &expected.step, &found.step);
-        plain.push(expected.time);
-        ours.push(found.time);
-        plain_peaks.push(expected.peak);
-        our_peaks.push(found.peak);
-    }
-    bar.finish_and_clear();
-    let ratios: Vec<f64> = ours.iter().zip(&plain).map(|(ours, plain)| ours.ratio(*plain)).collect();
-    Ok(AgainstPlain {
-        ours: (median(&our_peaks).unwrap_or_default(), median(&ours).unwrap_or_default()),
-        most: our_peaks.iter().copied().max().unwrap_or_default(),
-        plain: (median(&plain_peaks).unwrap_or_default(), median(&plain).unwrap_or_default()),
-        overhead: median(&ratios).unwrap_or(1.0) - 1.0,
-        gradients,
-    })
-}
-
-fn show(summary: &Summary) -> Result<(), Failure> {
-    let learned = summary.held_out.as_ref().map(|Learned { examples, before, after }| {
-        let percent = |part: f64| part * 100.0;
-        let (before, after) = (percent(*before), percent(*after));
-        format!("{before:.1}% -> {after:.1}% right on {examples} examples that were held out\n")
-    });
-    report::show(&format!(
-        "trained {} of {}\nloss {:.3} -> {:.3}, {:.0} {}/s\n{}",
-        counted_steps(u64::from(summary.steps)),
-        summary.model,
-        summary.first_loss,
-        summary.last_loss,
-        summary.pace,
-        summary.units,
-        learned.unwrap_or_default()
-    ))?;
-    if let Some(Scaled { scale, skipped_steps }) = &summary.scaling {
-        report::show(&format!(
-            "loss scale {scale} at the end, {} left out\n",
-            counted_steps(*skipped_steps)
-        ))?;
-    }
-    if let Some(Clipping { most, last_norm, clipped_steps }) = &summary.clipping {
-        report::show(&format!(
-            "{} clipped to {most}; the last gradients were {last_norm:.3} long\n",
-            counted_steps(u64::from(*clipped_steps))
-        ))?;
-    }
-    let Comparison { identical, tensors, .. } = summary.gradients;
-    let plain = [
-        "plain".to_owned(),
-        summary.plain_peak_bytes.to_string(),
-        summary.plain_step_ns.to_string(),
-        String::new(),
-        String::new(),
-    ];
-    let ours = [
-        summary.strategy.clone(),
-        summary.peak_bytes.to_string(),
-        summary.step_ns.to_string(),
-        report::signed_percent(summary.overhead),
-        report::yes_or(identical, tensors),
-    ];
-    let header = ["strategy", "peak", "step", "overhead", "gradients identical"];
-    if summary.strategy == Strategy::Plain.to_string() {
-        return report::show(&report::table(header, [plain]));
-    }
-    report::show(&report::table(header, [plain, ours]))?;
-    let saved = summary.plain_peak_bytes.saturating_sub(summary.peak_bytes);
-    report::show(&format!(
-        "\nsaved {saved} of {} ({}) at the peak of a step\n\
-         peak and step: medians of {ROUNDS}; overhead: median of {ROUNDS} pairs of steps, run in turns",
-        summary.plain_peak_bytes,
-        report::percent_of(saved, summary.plain_peak_bytes)
-    ))?;
-    show_prediction(summary)?;
-    if let Some(transfers) = &summary.transfers {
-        report::show(&transfers.to_string())?;
-    }
-    show_totals(&summary.totals)
-}
-
-fn counted_steps(count: u64) -> String {
-    report::counted(usize::try_from(count).unwrap_or(usize::MAX), "step")
-}
-
-fn show_prediction(summary: &Summary) -> Result<(), Failure> {
-    let Some(predicted) = &summary.predicted else { return Ok(()) };
-    let off = |found: f64, said: f64| match said > 0.0 {
-        true => report::signed_percent(found / said - 1.0),
-        false => String::new(),
-    };
-    let bytes = |bytes: Bytes| bytes.get() as f64;
-    let rows = [
-        [
-            "peak".to_owned(),
-            summary.budget_bytes.map_or_else(String::new, |budget| budget.to_string()),
-            predicted.peak_bytes.to_string(),
-            summary.peak_bytes.to_string(),
-            off(bytes(summary.peak_bytes), bytes(predicted.peak_bytes)),
-        ],
-        [
-            "step".to_owned(),
-            String::new(),
-            predicted.step_ns.to_string(),
-            summary.step_ns.to_string(),
-            off(summary.step_ns.ratio(predicted.step_ns), 1.0),
-        ],
-    ];
-    report::show(&format!("\n{}", report::table(["", "budget", "predicted", "measured", "off by"], rows)))?;
-    report::show(&format!("the peak is set by {}", predicted.set_by.join(", ")))
-}
-
-fn show_totals(totals: &Totals) -> Result<(), Failure> {
-    let rows = [
-        ["weights", &totals.weights.to_string()],
-        ["optimizer state", &totals.optimizer_state.to_string()],
-        ["activations and gradients of a step, at their peak", &totals.step.to_string()],
-        ["scratch memory of threads, and the rest", &totals.other.to_string()],
-        ["all of training, at its peak", &totals.all.to_string()],
-    ];
-    let rows = rows.map(|row| row.map(str::to_owned));
-    report::show(&format!("\n{}", report::table(["memory", ""], rows)))
 }
