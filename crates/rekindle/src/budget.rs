@@ -112,14 +112,17 @@ pub fn bookkeeping(stages: usize) -> Bytes {
     Bytes::new(of(BOOKKEEPING).max(of(OF_FEW).saturating_add(APART)))
 }
 
-/// What a region usually lists, and for each stage: names, handles, seeds. [`bookkeeping`] is the most that was ever seen of it, with
-/// nodes that wait for the next sweep and, in a plan's first step, its actions once more.
-const LISTED: u64 = 32 << 10;
-const LISTED_OF_EACH: u64 = 1 << 10;
+/// What a region usually lists for each of its first stages, and for each beyond: names, handles, seeds. [`bookkeeping`] is the most that
+/// was ever seen of it, with nodes that wait for the next sweep and, in a plan's first step, its actions once more.
+const LISTED_OF_FIRST: u64 = 2 << 10;
+const LISTED: u64 = 1 << 10;
+const FIRST: usize = 32;
 
 /// What a step under a plan for so many stages usually takes beside what the simulator says.
 pub fn usual_bookkeeping(stages: usize) -> Bytes {
-    Bytes::new(LISTED_OF_EACH.saturating_mul(stages as u64).saturating_add(LISTED))
+    let first = stages.min(FIRST);
+    let of = |stages: usize, each: u64| each.saturating_mul(stages as u64);
+    Bytes::new(of(first, LISTED_OF_FIRST).saturating_add(of(stages - first, LISTED)))
 }
 
 /// What is left of a budget for the profile's own bytes once bookkeeping is taken off.
