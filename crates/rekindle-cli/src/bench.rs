@@ -203,7 +203,7 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
             match planning::ready(strategy, &model, cut, batch.part(), &mut known, planning) {
                 Ok(ready) => runs.push(Run { name, ready, other: None }),
                 // A model that is too small for one budget is no reason not to measure the others.
-                Err(failure) if failure.is_budget_too_small() => without_plan.push((name, failure)),
+                Err(failure) if failure.smallest_budget().is_some() => without_plan.push((name, failure)),
                 Err(failure) => return Err(failure),
             }
             Ok::<_, Failure>(())

@@ -54,10 +54,12 @@ impl Failure {
         Self { told: true, ..self }
     }
 
-    /// Whether a larger budget would have done.
-    pub(crate) fn is_budget_too_small(&self) -> bool {
-        let error = self.error.downcast_ref::<rekindle::Error>();
-        matches!(error, Some(rekindle::Error::BudgetTooSmall { .. }))
+    /// The budget that would have done, where a larger one would.
+    pub(crate) fn smallest_budget(&self) -> Option<rekindle::Bytes> {
+        match self.error.downcast_ref::<rekindle::Error>()? {
+            rekindle::Error::BudgetTooSmall { smallest, .. } => Some(*smallest),
+            _ => None,
+        }
     }
 
     /// What a rank has said already.

@@ -195,9 +195,11 @@ pub(crate) fn ready<M: Trainable>(
                     best = Some((planned, cut));
                 }
             }
-            Err(refusal) if cuts.len() > 1 && refusal.is_budget_too_small() => {
-                // The finest cut has the smallest budget to name.
-                failure = Some(refusal);
+            Err(refusal) if cuts.len() > 1 && refusal.smallest_budget().is_some() => {
+                let smallest = |refusal: &Failure| refusal.smallest_budget().unwrap_or(Bytes::MAX);
+                if failure.as_ref().is_none_or(|known| smallest(&refusal) < smallest(known)) {
+                    failure = Some(refusal);
+                }
             }
             Err(other) => return Err(other),
         }
@@ -383,6 +385,9 @@ fn check_profile<M: Trainable>(
             anyhow::anyhow!("the profile is of another model; {what}: found {found}, expected {expected}");
         Err(Failure::request(error, "profile this model with `rekindle profile`, and plan it again"))
     };
+    if profile.model() != own.model() {
+        return refuse("its name".to_owned(), profile.model().to_owned(), own.model().to_owned());
+    }
     if profile.device() != device {
         return refuse("the device".to_owned(), profile.device().to_owned(), device.to_owned());
     }

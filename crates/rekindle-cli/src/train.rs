@@ -207,7 +207,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
             };
             match planning::ready(&strategy, &model, cut, sample.part(), &mut known, planning) {
                 // Nobody asked for a quarter: a model that is too small for it takes what it needs.
-                Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
+                Err(failure) if asked_for_nothing(arguments) && failure.smallest_budget().is_some() => {
                     tell!(
                         "no plan takes a quarter of what plain training takes; planning for the smallest budget"
                     );

@@ -125,6 +125,21 @@ fn a_cached_plan_is_used_again_and_refused_for_another_model() {
     steady().bind(|| assert_snapshot!("plans_refused", words.join("\n")));
 }
 
+/// The smallest budget of parts was named, where that of blocks is smaller.
+#[test]
+fn the_smallest_budget_that_is_named_is_that_of_the_better_cut() {
+    let named = |cut: &str| {
+        let output = rekindle(&small("train", &["--steps", "1", "--budget", "1000", "--cut", cut]));
+        assert_eq!(output.status.code(), Some(2), "{cut}");
+        let words = text(&output.stderr);
+        let (_, hint) = words.split_once("give --budget ").unwrap();
+        hint.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    let better = named("blocks").min(named("parts"));
+    // What is measured differs a little from run to run.
+    assert!(named("auto") <= better + better / 50, "{} {better}", named("auto"));
+}
+
 #[test]
 fn a_profile_a_plan_and_a_run_from_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -152,6 +167,9 @@ fn a_profile_a_plan_and_a_run_from_files() {
     let arguments = ["train", "--layers", "4", "--width", "64", "--plan", &plan, "--profile", &profile];
     words.push(refused(&arguments, folder.path()));
     words.push(refused(&small("train", &["--plan", &plan]), folder.path()));
+    // Of stages that are as large, by chance.
+    let llama = small("train", &["--model", "llama", "--plan", &plan, "--profile", &profile]);
+    words.push(refused(&llama, folder.path()));
     steady().bind(|| assert_snapshot!("profiles_refused", words.join("\n")));
     done(&["report", &profile, "--plan", &plan, "-o", &page, "--svg"]);
     assert!(std::fs::read_to_string(&page).unwrap().contains("block.3"));

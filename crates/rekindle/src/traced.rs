@@ -1,7 +1,7 @@
 //! Profiles without running anything: a stage's forward and backward are written down by Burn's capture, and its bytes
 //! and its work are read off the shapes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use burn::tensor::Device;
@@ -248,6 +248,7 @@ fn trace_stages(
     let mut traced: Vec<TracedStage> = Vec::with_capacity(stages.len());
     let mut seen: HashMap<Likeness, (usize, Outline)> = HashMap::new();
     let mut tracked = boundary.is_tracked();
+    let mut trained = Vec::with_capacity(stages.len());
     for (index, stage) in stages.iter().enumerate() {
         let numbered = |error: Error| match error {
             Error::Untraceable { name, reason, .. } => Error::Untraceable { stage: index + 1, name, reason },
@@ -255,6 +256,7 @@ fn trace_stages(
         };
         let free = capture::record(stage.as_ref(), &boundary, Run::Free).map_err(numbered)?;
         tracked |= free.parameters.iter().any(|parameter| parameter.tracked);
+        trained.push(free.trained.clone());
         let likeness = Likeness {
             of: free.of,
             input: boundary.clone(),
@@ -276,6 +278,12 @@ fn trace_stages(
     }
     if !tracked && !stages.is_empty() {
         return Err(Error::Untracked);
+    }
+    // A gradient is there from the stage on that goes back first, and is added to by the others.
+    let mut later = HashSet::new();
+    for (profile, trained) in profiles.iter_mut().zip(&trained).rev() {
+        let first = trained.iter().filter(|(id, _)| later.insert(*id)).map(|(_, bytes)| Bytes::new(*bytes));
+        profile.parameter_gradient_bytes = first.sum();
     }
     let profile = Profile::new(model, device.name.clone(), input_bytes, profiles)?;
     Ok(Traced { profile, stages: traced, distinct: seen.len() })

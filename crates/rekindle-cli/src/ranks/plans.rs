@@ -123,7 +123,7 @@ pub(super) fn decide<M: Trainable>(
         let ready = |strategy| planning::ready(strategy, model, cut, batch, &mut known.clone(), planning);
         let ready = match ready(strategy) {
             // Nobody asked for a quarter: a model that is too small for it takes what it needs.
-            Err(failure) if asked_for_nothing(arguments) && failure.is_budget_too_small() => {
+            Err(failure) if asked_for_nothing(arguments) && failure.smallest_budget().is_some() => {
                 ready(&Strategy::Optimal(Target::Smallest))?
             }
             ready => ready?,

@@ -170,6 +170,9 @@ fn compare_parts<M: Trainable>(what: &str, model: &M, batch: &M::Batch) {
     let (region, input) = model.fine().stages(batch);
     let traced = trace(what, &region, input, &DeviceModel::measure(&Device::flex())).unwrap();
     for (traced, measured) in traced.profile().stages().iter().zip(measured.stages()) {
+        // Of what several stages share there is one gradient.
+        let gradients = [traced, measured].map(|stage| stage.parameter_gradient_bytes);
+        assert_eq!(gradients[0], gradients[1], "{what}, {}", traced.name);
         let [own, expected] = [traced, measured].map(|stage| stage.tape_bytes.get());
         eprintln!(
             "{what}, {}: traced {own}, measured {expected} {}",

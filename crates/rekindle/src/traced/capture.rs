@@ -155,6 +155,8 @@ pub(super) struct Recorded {
     pub(super) of: TypeId,
     /// The parameters, in the order of the module.
     pub(super) parameters: Vec<Parameter>,
+    /// Which of them are trained, and what each takes.
+    pub(super) trained: Vec<(ParamId, u64)>,
     /// How many nodes of Burn's graph the forward made. Where other threads make some at the same time, these are among them.
     pub(super) nodes: u64,
 }
@@ -183,6 +185,7 @@ struct Traced {
     output: Outline,
     of: TypeId,
     parameters: Vec<Parameter>,
+    trained: Vec<(ParamId, u64)>,
     nodes: u64,
     given: Vec<TensorId>,
     outputs: Vec<TensorId>,
@@ -214,6 +217,7 @@ fn trace(stage: &dyn AnyStage, device: &Device, input: &Outline, run: Run) -> Re
         output: Outline::of(&made),
         of: lift.of,
         parameters: lift.parameters,
+        trained: lift.trained,
         nodes,
         given: lift.given,
         outputs: made.tensors.iter().filter_map(id_of).collect(),
@@ -301,6 +305,7 @@ impl Traced {
             output: self.output,
             of: self.of,
             parameters: self.parameters,
+            trained: self.trained,
             nodes: self.nodes,
         }
     }
@@ -336,6 +341,7 @@ pub(crate) struct Lift<'a> {
     of: TypeId,
     given: Vec<TensorId>,
     parameters: Vec<Parameter>,
+    trained: Vec<(ParamId, u64)>,
     /// The tracked parameters.
     leaves: Vec<Tracked<Capture>>,
     failed: Option<Error>,
@@ -349,6 +355,7 @@ impl<'a> Lift<'a> {
             of: TypeId::of::<()>(),
             given: Vec::new(),
             parameters: Vec::new(),
+            trained: Vec::new(),
             leaves: Vec::new(),
             failed: None,
         }
@@ -459,6 +466,9 @@ impl LiftParameters<'_, '_> {
         match made.and_then(|made| Ok((made.clone(), T::try_from(made)?))) {
             Ok((any, made)) => {
                 self.lift.parameters.push(Parameter { bytes: outline.bytes(), tracked });
+                if tracked {
+                    self.lift.trained.push((id, outline.bytes()));
+                }
                 if tracked && matches!(self.lift.run, Run::Taped(_)) {
                     self.lift.leaves.extend(any.into_tracked::<Capture>());
                 }
