@@ -86,7 +86,10 @@ impl Schedule {
 /// Pieces that a schedule was taken in, by the stages that are plain training in them. A schedule is run again and again, and one for
 /// little memory has far more actions than stages: to cut it anew in every step would take more than some steps do.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Known(Arc<Mutex<Vec<(Vec<bool>, Vec<Piece>)>>>);
+pub(super) struct Known(Arc<Mutex<Vec<Cut>>>);
+
+/// Which stages are plain training, and the pieces.
+type Cut = (Vec<bool>, Vec<Piece>);
 
 /// How many ways to cut are remembered; there are two in a step where stages share parameters.
 const MOST_KNOWN: usize = 4;
