@@ -380,6 +380,17 @@ fn knapsacks_with_large_and_nearly_equal_numbers_are_exact() {
     assert!(start.elapsed() < Duration::from_secs(20));
 }
 
+/// Where greed is as good as anything, every other choice was followed all the same: minutes for 100,000 that are alike.
+#[test]
+fn a_hundred_thousand_items_that_are_alike_are_packed_at_once() {
+    let item = Item { bytes: Bytes::new(3), saves: Nanos::new(2) };
+    let start = Instant::now();
+    let packing = knapsack(&vec![item; 100_000], Bytes::new(100_000));
+    assert!(packing.optimal);
+    assert_eq!(packing.items, (0..33_333).collect::<Vec<_>>());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
 // ---- the judge ----
 
 #[test]

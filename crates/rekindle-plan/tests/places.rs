@@ -543,3 +543,25 @@ fn long_chains_with_a_tier_recompute_less() {
         frontier.plan(&profile, pair[0].budget_bytes).unwrap();
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(30))]
+
+    /// Beside a tier, what is solved exactly was only asked at budgets 5% apart; and below the first point a budget was named
+    /// that there is no need for.
+    #[test]
+    fn a_tier_makes_no_budget_of_a_frontier_slower(profile in any_places(9..14)) {
+        let chain = Profile::new("m", "d", profile.input_bytes(), profile.stages().to_vec()).unwrap();
+        let without = optimal::frontier(&chain, &Request::default()).unwrap();
+        let with = optimal::frontier(&profile, &Request::default()).unwrap();
+        for point in without.points() {
+            let found = with.at(point.budget_bytes).map(|found| found.step_ns);
+            prop_assert!(found.is_some_and(|found| found <= point.step_ns), "{point:?}: {found:?}");
+        }
+        let first = with.points()[0].budget_bytes;
+        let below = Bytes::new(first.get() - 1);
+        let error = with.plan(&profile, below).unwrap_err();
+        let named = matches!(error, SolveError::BudgetTooSmall { smallest_bytes, .. } if smallest_bytes == first);
+        prop_assert!(named, "{error}, but the first point is {first}");
+    }
+}

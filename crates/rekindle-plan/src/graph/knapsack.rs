@@ -82,8 +82,15 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
     let mut trace: Vec<(u32, u32)> = Vec::new();
     const START: u32 = u32::MAX;
     let mut choices = vec![Choice { bytes: 0, saves: 0, trace: START }];
+    // The end of the choice that saves what is known; greed's, while there is no better one.
+    let mut incumbent: Option<u32> = None;
     let mut optimal = true;
     for (next, &item) in order.iter().enumerate() {
+        // Nothing that is left comes to more: of items that are alike, greed's choice is as good as any.
+        choices.retain(|choice| most(choice, next) > known);
+        if choices.is_empty() {
+            break;
+        }
         let mut merged: Vec<Choice> = Vec::with_capacity(choices.len() * 2);
         let (mut without, mut with) = (0, 0);
         let mut best = None;
@@ -107,17 +114,19 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
                     with += 1;
                     let from = &choices[with - 1];
                     let choice = Choice { bytes: added, saves: from.saves + saves(item), trace: from.trace };
-                    if best.is_some_and(|best| choice.saves <= best) || most(&choice, next + 1) < known {
+                    if best.is_some_and(|best| choice.saves <= best) || most(&choice, next + 1) <= known {
                         continue;
                     }
                     trace.push((choice.trace, item as u32));
                     best = Some(choice.saves);
-                    known = known.max(choice.saves);
+                    if choice.saves > known {
+                        (known, incumbent) = (choice.saves, Some((trace.len() - 1) as u32));
+                    }
                     merged.push(Choice { trace: (trace.len() - 1) as u32, ..choice });
                     continue;
                 }
             };
-            if best.is_some_and(|best| choice.saves <= best) || most(&choice, next + 1) < known {
+            if best.is_some_and(|best| choice.saves <= best) || most(&choice, next + 1) <= known {
                 continue;
             }
             best = Some(choice.saves);
@@ -135,23 +144,22 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
             }
         }
     }
-    let best = choices.iter().max_by_key(|choice| choice.saves);
-    let mut at = best.map_or(START, |choice| choice.trace);
-    let packed: u128 = best.map_or(0, |choice| choice.saves);
     let mut chosen = Vec::new();
-    while at != START {
-        let (before, item) = trace[at as usize];
-        chosen.push(item as usize);
-        at = before;
-    }
-    if packed < known {
-        // Cut short, the list may have lost what greed had found.
-        chosen.clear();
-        let mut taken = 0;
-        for &item in &order {
-            if taken + bytes(item) <= room {
-                taken += bytes(item);
-                chosen.push(item);
+    match incumbent {
+        Some(mut at) => {
+            while at != START {
+                let (before, item) = trace[at as usize];
+                chosen.push(item as usize);
+                at = before;
+            }
+        }
+        None => {
+            let mut taken = 0;
+            for &item in &order {
+                if taken + bytes(item) <= room {
+                    taken += bytes(item);
+                    chosen.push(item);
+                }
             }
         }
     }

@@ -186,7 +186,14 @@ impl Frontier {
             None if self.views.iter().all(|view| !view.whole) => {
                 super::solve(profile, &Request::new(budget_bytes))
             }
-            None => Err(too_small(&whole(self.chain.clone())?, budget_bytes)),
+            None => match (&self.places, self.points.first()) {
+                // Boundaries that are moved leave room that the chain by itself does not have.
+                (Some(_), Some(first)) => {
+                    let smallest_bytes = first.budget_bytes;
+                    Err(SolveError::BudgetTooSmall { solver: super::NAME, budget_bytes, smallest_bytes })
+                }
+                _ => Err(too_small(&whole(self.chain.clone())?, budget_bytes)),
+            },
         }
     }
 
@@ -247,14 +254,22 @@ impl Frontier {
             };
             return (!places.thinned).then(|| places.steps().map(step).collect());
         }
-        self.views.iter().enumerate().find_map(|(index, view)| {
-            let Solved::Exactly(stairs) = &view.solved else { return None };
-            let steps = stairs.of(&view.problem, 0, view.problem.chain.stages());
-            let step = |step: &exact::Step| {
-                let source = Source::View { view: index, grid: 0, room: step.room, aside: 0 };
-                (Found { need: step.room, overhead: step.overhead, source }, step.overhead)
+        let steps: Vec<_> = self.steps().map(|found| (found, found.overhead)).collect();
+        (!steps.is_empty()).then_some(steps)
+    }
+
+    /// The steps of what was solved exactly, without places.
+    fn steps(&self) -> impl Iterator<Item = Found> {
+        self.views.iter().enumerate().flat_map(|(index, view)| {
+            let steps = match &view.solved {
+                Solved::Exactly(stairs) => stairs.of(&view.problem, 0, view.problem.chain.stages()),
+                Solved::OnGrids(_) => &[],
             };
-            Some(steps.iter().map(step).collect())
+            steps.iter().map(move |step| Found {
+                need: step.room,
+                overhead: step.overhead,
+                source: Source::View { view: index, grid: 0, room: step.room, aside: 0 },
+            })
         })
     }
 
@@ -268,15 +283,14 @@ impl Frontier {
             // Of a very long chain each plan takes long to simulate.
             let late = long && self.places.is_some() && Instant::now() > moved_until;
             self.complete &= !late;
-            // Staircases beside places, and places themselves, are asked here for the first time.
-            let exact =
-                self.views.iter().enumerate().filter(|(_, view)| matches!(view.solved, Solved::Exactly(_)));
-            let exact = exact.filter_map(|(index, view)| view.found(index, look.room));
+            // Places are asked here for the first time.
             let moved = self.moved(look.room).filter(|_| !late);
             let moved = moved.and_then(|found| self.simulated(profile, found));
-            let found = exact.chain(moved);
-            all.extend(found.map(|found| (found, self.knapsack.bound(found.need))));
+            all.extend(moved.map(|found| (found, self.knapsack.bound(found.need))));
         }
+        // And so are staircases beside places: each step of them, or a place to move to would make some budgets slower.
+        let steps = self.steps().map(|found| (found, self.knapsack.bound(found.need)));
+        all.extend(steps.collect::<Vec<_>>());
         if long {
             all.extend(self.below_groups(profile, until));
         }
