@@ -1,5 +1,7 @@
 //! The exact 0/1 knapsack, and the baseline it makes: which values to keep within so many bytes.
 
+use std::collections::BTreeMap;
+
 use crate::graph::selection::{Half, Selection};
 use crate::graph::{Graph, GraphSolveError};
 use crate::{Bytes, Nanos};
@@ -28,14 +30,30 @@ const MOST_CHOICES: usize = 1 << 22;
 struct Choice {
     bytes: u128,
     saves: u128,
-    /// The choice it came from and the item that was added, in a list of all.
+    /// The choice it came from and the part that was added, in a list of all.
     trace: u32,
+}
+
+/// Items of one size that save the same.
+struct Kind {
+    bytes: u128,
+    saves: u128,
+    items: Vec<usize>,
+}
+
+/// So many items of a kind, taken together or not at all. The parts of a kind add up to every number of its items.
+struct Part {
+    kind: usize,
+    count: usize,
+    bytes: u128,
+    saves: u128,
 }
 
 /// The items that save the most and take at most `room` together: exact in bytes, never over.
 ///
 /// Nemhauser and Ullmann's lists: after each item, only choices that no other beats in both bytes and time, and none
-/// whose best continuation, with the last item cut to fit, falls short of what is known (Dantzig's bound).
+/// whose best continuation, with the last item cut to fit, falls short of what is known (Dantzig's bound). Items that are
+/// alike are counted, not told apart.
 ///
 /// ```
 /// use rekindle_plan::graph::{Item, knapsack};
@@ -47,37 +65,38 @@ struct Choice {
 /// ```
 pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
     let room = u128::from(room.get());
-    let bytes = |item: usize| u128::from(items[item].bytes.get());
-    let saves = |item: usize| u128::from(items[item].saves.get());
     // Free items are always taken, worthless ones and those that never fit never.
-    let mut kept: Vec<usize> = (0..items.len()).filter(|&item| bytes(item) == 0).collect();
-    let fits = |&item: &usize| bytes(item) > 0 && bytes(item) <= room && saves(item) > 0;
-    let mut order: Vec<usize> = (0..items.len()).filter(fits).collect();
-    // The most saved for a byte first: saves/bytes compared as products, so that nothing is rounded.
-    order.sort_by(|&one, &other| {
-        (saves(other) * bytes(one)).cmp(&(saves(one) * bytes(other))).then(one.cmp(&other))
-    });
+    let mut kept: Vec<usize> = (0..items.len()).filter(|&item| items[item].bytes == Bytes::ZERO).collect();
+    let kinds = kinds(items, room);
+    let parts: Vec<Part> = kinds.iter().enumerate().flat_map(|(kind, of)| parts(kind, of)).collect();
+    // Sums of sizes are multiples of what divides them all, and so are sums of what is saved.
+    let common = kinds.iter().fold(0, |common, kind| divisor(common, kind.bytes)).max(1);
+    let room = room - room % common;
+    let unit = kinds.iter().fold(0, |unit, kind| divisor(unit, kind.saves)).max(1);
     let mut bytes_before = vec![0u128];
     let mut saves_before = vec![0u128];
-    for &item in &order {
-        bytes_before.push(bytes_before[bytes_before.len() - 1] + bytes(item));
-        saves_before.push(saves_before[saves_before.len() - 1] + saves(item));
+    for part in &parts {
+        bytes_before.push(bytes_before[bytes_before.len() - 1] + part.bytes);
+        saves_before.push(saves_before[saves_before.len() - 1] + part.saves);
     }
-    // The most that a choice can still come to with the items from `next` on, rounded up.
+    // The most that a choice can still come to with the parts from `next` on.
     let most = |choice: &Choice, next: usize| {
         let left = room - choice.bytes;
         let end = bytes_before.partition_point(|&sum| sum <= bytes_before[next] + left).max(next + 1) - 1;
         let whole = choice.saves + saves_before[end] - saves_before[next];
         let spare = left - (bytes_before[end] - bytes_before[next]);
-        whole + order.get(end).map_or(0, |&item| (saves(item) * spare).div_ceil(bytes(item)))
+        let cut = |part: &Part| kinds[part.kind].saves * spare / kinds[part.kind].bytes;
+        let most = whole + parts.get(end).map_or(0, cut);
+        most - most % unit
     };
     // Greedy, for a first value to beat.
-    let (mut greedy_bytes, mut known) = (0, 0);
-    for &item in &order {
-        if greedy_bytes + bytes(item) <= room {
-            greedy_bytes += bytes(item);
-            known += saves(item);
-        }
+    let mut greedy = Vec::with_capacity(kinds.len());
+    let (mut left, mut known) = (room, 0);
+    for kind in &kinds {
+        let count = usize::try_from(left / kind.bytes).unwrap_or(usize::MAX).min(kind.items.len());
+        left -= kind.bytes * count as u128;
+        known += kind.saves * count as u128;
+        greedy.push(count);
     }
     let mut trace: Vec<(u32, u32)> = Vec::new();
     const START: u32 = u32::MAX;
@@ -85,8 +104,8 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
     // The end of the choice that saves what is known; greed's, while there is no better one.
     let mut incumbent: Option<u32> = None;
     let mut optimal = true;
-    for (next, &item) in order.iter().enumerate() {
-        // Nothing that is left comes to more: of items that are alike, greed's choice is as good as any.
+    for (next, part) in parts.iter().enumerate() {
+        // What was found since may be more than some can still come to.
         choices.retain(|choice| most(choice, next) > known);
         if choices.is_empty() {
             break;
@@ -96,12 +115,12 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
         let mut best = None;
         // Both lists ascend in bytes and in what is saved; merged, whoever saves no more than a lighter one goes.
         loop {
-            let added = choices.get(with).map(|choice| choice.bytes + bytes(item)).filter(|&sum| sum <= room);
+            let added = choices.get(with).map(|choice| choice.bytes + part.bytes).filter(|&sum| sum <= room);
             let choice = match (choices.get(without), added) {
                 (None, None) => break,
                 (Some(plain), Some(added))
                     if plain.bytes < added
-                        || plain.bytes == added && plain.saves >= choices[with].saves + saves(item) =>
+                        || plain.bytes == added && plain.saves >= choices[with].saves + part.saves =>
                 {
                     without += 1;
                     Choice { bytes: plain.bytes, saves: plain.saves, trace: plain.trace }
@@ -113,11 +132,11 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
                 (_, Some(added)) => {
                     with += 1;
                     let from = &choices[with - 1];
-                    let choice = Choice { bytes: added, saves: from.saves + saves(item), trace: from.trace };
+                    let choice = Choice { bytes: added, saves: from.saves + part.saves, trace: from.trace };
                     if best.is_some_and(|best| choice.saves <= best) || most(&choice, next + 1) <= known {
                         continue;
                     }
-                    trace.push((choice.trace, item as u32));
+                    trace.push((choice.trace, next as u32));
                     best = Some(choice.saves);
                     if choice.saves > known {
                         (known, incumbent) = (choice.saves, Some((trace.len() - 1) as u32));
@@ -135,7 +154,7 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
         choices = merged;
         if choices.len() > MOST_CHOICES || trace.len() > 8 * MOST_CHOICES {
             optimal = false;
-            // The most promising half goes on.
+            // The most promising go on.
             choices.sort_by_key(|choice| std::cmp::Reverse(most(choice, next + 1)));
             choices.truncate(MOST_CHOICES / 64);
             choices.sort_by_key(|choice| choice.bytes);
@@ -144,28 +163,63 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
             }
         }
     }
-    let mut chosen = Vec::new();
-    match incumbent {
-        Some(mut at) => {
-            while at != START {
-                let (before, item) = trace[at as usize];
-                chosen.push(item as usize);
-                at = before;
-            }
-        }
-        None => {
-            let mut taken = 0;
-            for &item in &order {
-                if taken + bytes(item) <= room {
-                    taken += bytes(item);
-                    chosen.push(item);
-                }
-            }
-        }
+    let mut counts = if incumbent.is_some() { vec![0; kinds.len()] } else { greedy };
+    let mut at = incumbent.unwrap_or(START);
+    while at != START {
+        let (before, part) = trace[at as usize];
+        let part = &parts[part as usize];
+        counts[part.kind] += part.count;
+        at = before;
     }
-    kept.extend(chosen);
+    kept.extend(kinds.iter().zip(counts).flat_map(|(kind, count)| kind.items[..count].iter().copied()));
     kept.sort_unstable();
     Packing { items: kept, optimal }
+}
+
+/// The kinds of the items that are worth something and fit, those that save the most for a byte first.
+fn kinds(items: &[Item], room: u128) -> Vec<Kind> {
+    let mut kinds: BTreeMap<(Bytes, Nanos), Vec<usize>> = BTreeMap::new();
+    for (index, item) in items.iter().enumerate() {
+        let fits = item.bytes > Bytes::ZERO && u128::from(item.bytes.get()) <= room;
+        if fits && item.saves > Nanos::ZERO {
+            kinds.entry((item.bytes, item.saves)).or_default().push(index);
+        }
+    }
+    let kind = |((bytes, saves), items): ((Bytes, Nanos), Vec<usize>)| Kind {
+        bytes: u128::from(bytes.get()),
+        saves: u128::from(saves.get()),
+        items,
+    };
+    let mut kinds: Vec<Kind> = kinds.into_iter().map(kind).collect();
+    // Compared as products, so that nothing is rounded.
+    kinds.sort_by(|one, other| {
+        (other.saves * one.bytes).cmp(&(one.saves * other.bytes)).then(one.items[0].cmp(&other.items[0]))
+    });
+    kinds
+}
+
+/// One, two, four, … items of a kind and what is left over, most first.
+fn parts(kind: usize, of: &Kind) -> Vec<Part> {
+    let mut left = of.items.len();
+    let mut counts = Vec::new();
+    let mut count = 1;
+    while left > 0 {
+        counts.push(count.min(left));
+        left -= count.min(left);
+        count *= 2;
+    }
+    counts.sort_unstable();
+    let part =
+        |count: usize| Part { kind, count, bytes: of.bytes * count as u128, saves: of.saves * count as u128 };
+    counts.into_iter().rev().map(part).collect()
+}
+
+/// The greatest common divisor.
+fn divisor(mut one: u128, mut other: u128) -> u128 {
+    while other > 0 {
+        (one, other) = (other, one % other);
+    }
+    one
 }
 
 /// What `torch.compile` does under an activation budget: of the forward values the backward reads, keep those that

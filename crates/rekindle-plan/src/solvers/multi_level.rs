@@ -17,8 +17,10 @@
 
 mod table;
 
+use std::time::Instant;
+
 use super::revolve::{self, check, too_long};
-use super::slots::{self, Counted};
+use super::slots::{self, Counted, Tried};
 use crate::rules::MOST_ACTIONS;
 use crate::{Action, Boundary, Bytes, Name, Nanos, Plan, Profile, Request, SolveError, Stage, Tier};
 use table::Table;
@@ -144,8 +146,7 @@ pub fn disk_revolve(stages: usize, costs: &Costs) -> Result<Blocking, SolveError
 /// When the profile has no tier, neither slots nor a budget are given, nothing fits, a pinned stage would run twice, or
 /// the schedule would be too long to hold.
 pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
-    let tiers: Vec<&Tier> = profile.tiers().iter().collect();
-    plan(NAME, profile, request, &tiers, &|costs| h_revolve(profile.stages().len(), costs))
+    Way::HRevolve.counted(profile, request, |counted| counted.solve())?
 }
 
 /// The Disk-Revolve plan for a profile: the device and its largest tier, which must have room for all the plan puts
@@ -165,66 +166,106 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
 /// # Errors
 /// As for [`solve`]; and when the tier is too small.
 pub fn solve_disk_revolve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
-    // Of two equally large the faster.
-    let largest = profile.tiers().iter().max_by_key(|tier| {
-        let speed = tier.write_bytes_per_second.min(tier.read_bytes_per_second);
-        (tier.capacity_bytes, speed, std::cmp::Reverse(&tier.name))
-    });
-    let tiers: Vec<&Tier> = largest.into_iter().collect();
-    plan(DISK_REVOLVE, profile, request, &tiers, &|costs| {
-        let found = disk_revolve(profile.stages().len(), costs)?;
-        let (mut there, mut most) = (0u32, 0u32);
-        for action in &found.actions {
-            match action {
-                Action::Offload { .. } => there += 1,
-                Action::Drop { place: Some(_), .. } => there = there.saturating_sub(1),
-                _ => {}
-            }
-            most = most.max(there);
+    Way::DiskRevolve.counted(profile, request, |counted| counted.solve())?
+}
+
+/// One of the two recurrences.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    HRevolve,
+    DiskRevolve,
+}
+
+impl Way {
+    /// What each number of slots that is worth trying comes to, for as long as there is time.
+    pub(super) fn every(self, profile: &Profile, until: Instant) -> Vec<Tried> {
+        self.counted(profile, &Request::default(), |counted| counted.every(until)).unwrap_or_default()
+    }
+
+    /// The schedule with so many slots on the device.
+    pub(super) fn actions(self, profile: &Profile, slots: u32) -> Result<Vec<Action>, SolveError> {
+        self.counted(profile, &Request::default(), |counted| (counted.actions)(slots))?
+    }
+
+    fn counted<R>(
+        self,
+        profile: &Profile,
+        request: &Request,
+        then: impl FnOnce(&Counted<'_>) -> R,
+    ) -> Result<R, SolveError> {
+        let tiers = self.tiers(profile);
+        let name = match self {
+            Self::HRevolve => NAME,
+            Self::DiskRevolve => DISK_REVOLVE,
+        };
+        if tiers.is_empty() {
+            return Err(no_tier(name));
         }
-        let room = costs.levels.first().map_or(0, |level| level.slots);
-        if most <= room {
-            return Ok(found);
+        let stages = profile.stages().len();
+        let costs = Costs::of(profile, &tiers);
+        let elsewhere = costs.levels.iter().any(|level| level.slots > 0);
+        let counted = Counted {
+            name,
+            profile,
+            request,
+            // With a tier, the device needs no slot of its own.
+            least: u32::from(!elsewhere && stages > 1),
+            most: slots::useful(stages),
+            // Overlapped transfers can make a plan that is dearer by the recurrence the faster one.
+            falling: false,
+            costly: true,
+            actions: &|slots| {
+                let costs = Costs { slots, ..costs.clone() };
+                let found = match self {
+                    Self::HRevolve => h_revolve(stages, &costs),
+                    Self::DiskRevolve => within_the_tier(disk_revolve(stages, &costs)?, &costs),
+                };
+                found.map(|found| found.actions)
+            },
+            proven: &|_, _| false,
+        };
+        Ok(then(&counted))
+    }
+
+    /// The tiers it uses.
+    fn tiers(self, profile: &Profile) -> Vec<&Tier> {
+        let tiers = profile.tiers().iter();
+        // Of two equally large the faster.
+        let size = |tier: &&Tier| {
+            let speed = tier.write_bytes_per_second.min(tier.read_bytes_per_second);
+            (tier.capacity_bytes, speed, std::cmp::Reverse(tier.name.clone()))
+        };
+        match self {
+            Self::HRevolve => tiers.collect(),
+            Self::DiskRevolve => tiers.max_by_key(size).into_iter().collect(),
         }
-        Err(SolveError::NoTier {
-            solver: DISK_REVOLVE,
-            needed: "a tier with room for all it puts there (`multi-level` makes do with less)",
-            found: format!("room for {room} boundaries where it needs {most}"),
-        })
+    }
+}
+
+/// Disk-Revolve does not count what it puts into its tier: refused when that is too much.
+fn within_the_tier(found: Blocking, costs: &Costs) -> Result<Blocking, SolveError> {
+    let (mut there, mut most) = (0u32, 0u32);
+    for action in &found.actions {
+        match action {
+            Action::Offload { .. } => there += 1,
+            Action::Drop { place: Some(_), .. } => there = there.saturating_sub(1),
+            _ => {}
+        }
+        most = most.max(there);
+    }
+    let room = costs.levels.first().map_or(0, |level| level.slots);
+    if most <= room {
+        return Ok(found);
+    }
+    Err(SolveError::NoTier {
+        solver: DISK_REVOLVE,
+        needed: "a tier with room for all it puts there (`multi-level` makes do with less)",
+        found: format!("room for {room} boundaries where it needs {most}"),
     })
 }
 
 fn no_tier(solver: &'static str) -> SolveError {
     SolveError::NoTier { solver, needed: "a tier", found: "none".to_owned() }
-}
-
-fn plan(
-    name: &'static str,
-    profile: &Profile,
-    request: &Request,
-    tiers: &[&Tier],
-    schedule: &dyn Fn(&Costs) -> Result<Blocking, SolveError>,
-) -> Result<Plan, SolveError> {
-    if tiers.is_empty() {
-        return Err(no_tier(name));
-    }
-    let stages = profile.stages().len();
-    let with = |slots| Costs { slots, ..Costs::of(profile, tiers) };
-    let elsewhere = with(0).levels.iter().any(|level| level.slots > 0);
-    Counted {
-        name,
-        profile,
-        request,
-        // With a tier, the device needs no slot of its own.
-        least: u32::from(!elsewhere && stages > 1),
-        most: slots::useful(stages),
-        // Overlapped transfers can make a plan that is dearer by the recurrence the faster one.
-        falling: false,
-        costly: true,
-        actions: &|slots| schedule(&with(slots)).map(|found| found.actions),
-        proven: &|_, _| false,
-    }
-    .solve()
 }
 
 impl Costs {

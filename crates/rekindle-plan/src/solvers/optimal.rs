@@ -20,6 +20,7 @@ mod below;
 mod cells;
 mod chain;
 mod choice;
+mod elsewhere;
 mod exact;
 mod fill;
 mod frontier;
@@ -45,8 +46,9 @@ use std::time::Instant;
 pub use frontier::{Frontier, FrontierPoint};
 
 use chain::Chain;
+use elsewhere::Elsewhere;
+use frontier::halfway;
 use knapsack::Knapsack;
-use places::Places;
 use problem::Problem;
 use refine::Search;
 
@@ -88,30 +90,43 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
     let chain = Chain::new(profile);
     let usable = request.usable_bytes();
     let room = usable.get().checked_sub(chain.boundary[0]);
-    let mut search = Search::new(&chain, room.unwrap_or(0), request.gap, deadline(request));
+    let until = deadline(request);
+    // Where boundaries can be moved, looking at that needs time, too.
+    let moves = !profile.tiers().is_empty() || !profile.codecs().is_empty();
+    let until_moved = if moves { halfway(until) } else { until };
+    let mut search = Search::new(&chain, room.unwrap_or(0), request.gap, until_moved);
     let on_device = match room {
         Some(_) => look(&mut search, &chain, profile, request),
         None if chain.stages() > MOST_STAGES => simpler(&mut search, profile, request),
         None => whole(chain.clone()).and_then(|problem| Err(too_small(&problem, usable))),
     };
-    // When everything fits, there is nothing to move.
+    if !moves {
+        on_device?;
+        return finish(profile, budget, search.best.map(|best| best.1), search.bound);
+    }
+    // What is proven of plans on the device does not hold for those that move boundaries; this holds for all.
+    search.bound = Knapsack::new(&chain).bound(room.unwrap_or(0));
     let all_fits = search.best.as_ref().is_some_and(|best| best.0 == 0);
-    let elsewhere =
-        if all_fits { None } else { Places::of(profile, &chain, room_or_least(&on_device, room)) };
-    let Some(places) = elsewhere else {
+    let close = search.close() && chain.stages() > places::EXACT_STAGES;
+    let elsewhere = match all_fits || close {
+        true => None,
+        false => {
+            let room = room_or_least(&on_device, room);
+            Elsewhere::of(profile, &chain, room, until, |overhead| search.is_close(overhead))
+        }
+    };
+    let Some(elsewhere) = elsewhere else {
         on_device?;
         return finish(profile, budget, search.best.map(|best| best.1), search.bound);
     };
-    let moved = room.and_then(|room| places.overhead(room).zip(places.actions(room)));
-    let bound = match (&moved, places.thinned) {
-        (Some((overhead, _)), false) => *overhead,
-        _ => Knapsack::new(&chain).bound(room.unwrap_or(0)),
-    };
+    let moved = room.and_then(|room| elsewhere.best(room));
+    let moved = moved.and_then(|found| Some((found.overhead, elsewhere.actions(profile, found.source)?)));
     if moved.is_none()
         && let Err(error) = on_device
     {
-        return Err(smaller(error, &places));
+        return Err(smaller(error, elsewhere.least_budget(&chain)));
     }
+    let bound = room.and_then(|room| elsewhere.proven(room)).unwrap_or(search.bound);
     let plans = search.best.into_iter().chain(moved);
     let best = plans.min_by_key(|plan| plan.0).map(|plan| plan.1);
     finish(profile, budget, best, bound)
@@ -126,10 +141,10 @@ fn room_or_least(on_device: &Result<(), SolveError>, room: Option<u64>) -> u64 {
 }
 
 /// The error with the smallest budget that there is a plan for when boundaries can be moved.
-fn smaller(error: SolveError, places: &Places) -> SolveError {
+fn smaller(error: SolveError, moved: Option<Bytes>) -> SolveError {
     match error {
         SolveError::BudgetTooSmall { solver, budget_bytes, smallest_bytes } => {
-            let moved = places.least_budget().unwrap_or(smallest_bytes);
+            let moved = moved.unwrap_or(smallest_bytes);
             SolveError::BudgetTooSmall { solver, budget_bytes, smallest_bytes: smallest_bytes.min(moved) }
         }
         other => other,
@@ -270,7 +285,9 @@ pub fn smallest_budget(profile: &Profile) -> Result<Bytes, SolveError> {
     let chain = Chain::new(profile);
     let problem = whole(chain.clone())?;
     let smallest = problem.smallest_budget().map(Bytes::new).ok_or_else(|| too_large(chain.stages()))?;
-    let moved = Places::of(profile, &chain, smallest.get()).and_then(|places| places.least_budget());
+    let until = deadline(&Request::default());
+    let elsewhere = Elsewhere::of(profile, &chain, smallest.get(), until, |_| true);
+    let moved = elsewhere.and_then(|elsewhere| elsewhere.least_budget(&chain));
     Ok(moved.map_or(smallest, |moved| moved.min(smallest)))
 }
 

@@ -35,10 +35,10 @@ pub(super) struct Counted<'a> {
 
 /// What a number of slots comes to.
 #[derive(Clone, Copy)]
-struct Tried {
-    slots: u32,
-    peak_bytes: Bytes,
-    step_ns: Nanos,
+pub(super) struct Tried {
+    pub(super) slots: u32,
+    pub(super) peak_bytes: Bytes,
+    pub(super) step_ns: Nanos,
 }
 
 /// The plan of a solver that finds the fewest forwards for a length and a number of slots: the fastest where all forwards
@@ -92,6 +92,13 @@ impl Counted<'_> {
         let status = status(self.profile, simulation.step_ns, proven);
         let budget_bytes = self.request.budget_bytes;
         Ok(Plan::judged(self.profile, self.name.to_owned(), status, budget_bytes, actions)?)
+    }
+
+    /// What every number of slots that is tried comes to, for as long as there is time.
+    pub(super) fn every(&self, until: Instant) -> Vec<Tried> {
+        let ladder = self.ladder().into_iter().rev().enumerate();
+        let in_time = ladder.take_while(|(step, _)| *step == 0 || Instant::now() <= until);
+        in_time.filter_map(|(_, slots)| self.try_slots(slots).ok()).collect()
     }
 
     /// The number of slots whose plan is the fastest within the budget.

@@ -5,11 +5,11 @@ use std::time::Instant;
 use super::below::{self, Below};
 use super::chain::Chain;
 use super::choice;
+use super::elsewhere::Elsewhere;
 use super::exact::{self, Staircases};
 use super::halving;
 use super::knapsack::Knapsack;
 use super::looks::{Found, Looks, Source};
-use super::places::Places;
 use super::problem::Problem;
 use super::series::{Series, Task};
 use super::{GROUPS, MOST_STAGES, alike, deadline, finish, too_large, too_small, whole};
@@ -57,7 +57,7 @@ pub struct Frontier {
     chain: Chain,
     knapsack: Knapsack,
     views: Vec<View>,
-    places: Option<Places>,
+    elsewhere: Option<Elsewhere>,
     complete: bool,
 }
 
@@ -88,11 +88,12 @@ impl Frontier {
             points: Vec::new(),
             sources: Vec::new(),
             knapsack: Knapsack::new(&chain),
-            places: Places::of(profile, &chain, chain.store_all_room()),
+            elsewhere: Elsewhere::of(profile, &chain, chain.store_all_room(), halfway(until), |_| false),
             views: Vec::new(),
             chain,
             complete: true,
         };
+        frontier.complete &= frontier.elsewhere.as_ref().is_none_or(|elsewhere| !elsewhere.late);
         let looks = frontier.solve(request, until)?;
         let found = match frontier.exactly() {
             Some(found) => found,
@@ -118,7 +119,7 @@ impl Frontier {
         let least = single.iter().chain(&groups).map(Problem::whole_room).min();
         let least = least.filter(|room| room.checked_add(self.chain.boundary[0]).is_some());
         let least = least.ok_or_else(|| too_large(stages))?;
-        let moved = self.places.as_ref().and_then(Places::least_budget);
+        let moved = self.elsewhere.as_ref().and_then(|elsewhere| elsewhere.least_budget(&self.chain));
         let moved = moved.map_or(least, |budget| budget.get().saturating_sub(self.chain.boundary[0]));
         let mut looks = Looks::new(&self.chain, &self.knapsack, least.min(moved), request.gap);
 
@@ -141,7 +142,7 @@ impl Frontier {
     fn series(&mut self, problem: &Problem, whole: bool, looks: &mut Looks, until: Instant) -> Series {
         let Self { chain, knapsack, .. } = &*self;
         // Nor does it hold where boundaries are moved.
-        let proves = whole && self.places.is_none();
+        let proves = whole && self.elsewhere.is_none();
         let task = Task { problem, chain, knapsack, view: self.views.len(), proves, until };
         let series = Series::new(task, looks);
         self.complete &= !series.late;
@@ -186,7 +187,7 @@ impl Frontier {
             None if self.views.iter().all(|view| !view.whole) => {
                 super::solve(profile, &Request::new(budget_bytes))
             }
-            None => match (&self.places, self.points.first()) {
+            None => match (&self.elsewhere, self.points.first()) {
                 // Boundaries that are moved leave room that the chain by itself does not have.
                 (Some(_), Some(first)) => {
                     let smallest_bytes = first.budget_bytes;
@@ -213,8 +214,7 @@ impl Frontier {
 
     /// The plan with boundaries moved in a room.
     fn moved(&self, room: u64) -> Option<Found> {
-        let overhead = self.places.as_ref()?.overhead(room)?;
-        Some(Found { need: room, overhead, source: Source::Places { room } })
+        self.elsewhere.as_ref()?.best(room)
     }
 
     fn actions(&self, profile: &Profile, source: Source) -> Option<Vec<Action>> {
@@ -223,7 +223,9 @@ impl Frontier {
             Source::View { view, grid, room, aside } => self.views.get(view)?.actions(grid, room, aside),
             Source::Written { view, index } => self.views.get(view)?.written(index),
             Source::Halving { view, room } => self.views.get(view)?.halving(room),
-            Source::Places { room } => self.places.as_ref()?.actions(room),
+            Source::Places { .. } | Source::LeastPlaces { .. } | Source::Levels { .. } => {
+                self.elsewhere.as_ref()?.actions(profile, source)
+            }
             Source::Slots { solver, slots } => solver.actions(self.chain.stages(), slots).ok(),
             Source::Eager { room } => below::eager_actions(profile, &self.chain, room),
         }
@@ -232,7 +234,7 @@ impl Frontier {
     /// Overhead that no persistent plan within `room` can do without.
     fn bound(&self, budget_bytes: Bytes, room: u64) -> u64 {
         let least = self.knapsack.bound(room);
-        match &self.places {
+        match &self.elsewhere {
             None => {
                 let views = self.views.iter().filter(|view| view.whole).map(|view| view.bound(room));
                 // What holds for more room holds for less.
@@ -241,18 +243,14 @@ impl Frontier {
                 let above = above.map_or(0, |bound| bound.saturating_sub(self.chain.base));
                 views.fold(least.max(above), u64::max)
             }
-            Some(places) if places.thinned => least,
-            Some(places) => places.overhead(room).unwrap_or(least),
+            Some(elsewhere) => elsewhere.proven(room).unwrap_or(least),
         }
     }
 
     /// The points of a chain that was solved exactly, each with its bound.
     fn exactly(&self) -> Option<Vec<(Found, u64)>> {
-        if let Some(places) = &self.places {
-            let step = |(room, overhead)| {
-                (Found { need: room, overhead, source: Source::Places { room } }, overhead)
-            };
-            return (!places.thinned).then(|| places.steps().map(step).collect());
+        if let Some(elsewhere) = &self.elsewhere {
+            return Some(elsewhere.steps()?.map(|found| (found, found.overhead)).collect());
         }
         let steps: Vec<_> = self.steps().map(|found| (found, found.overhead)).collect();
         (!steps.is_empty()).then_some(steps)
@@ -281,13 +279,16 @@ impl Frontier {
         let moved_until = halfway(until);
         for look in &looks.list {
             // Of a very long chain each plan takes long to simulate.
-            let late = long && self.places.is_some() && Instant::now() > moved_until;
+            let late = long && self.elsewhere.is_some() && Instant::now() > moved_until;
             self.complete &= !late;
             // Places are asked here for the first time.
-            let moved = self.moved(look.room).filter(|_| !late);
+            let elsewhere = self.elsewhere.as_ref().filter(|_| !late);
+            let moved = elsewhere.and_then(|elsewhere| elsewhere.of_class(look.room));
             let moved = moved.and_then(|found| self.simulated(profile, found));
             all.extend(moved.map(|found| (found, self.knapsack.bound(found.need))));
         }
+        let others = self.elsewhere.iter().flat_map(|elsewhere| elsewhere.others());
+        all.extend(others.map(|found| (*found, self.knapsack.bound(found.need))));
         // And so are staircases beside places: each step of them, or a place to move to would make some budgets slower.
         let steps = self.steps().map(|found| (found, self.knapsack.bound(found.need)));
         all.extend(steps.collect::<Vec<_>>());

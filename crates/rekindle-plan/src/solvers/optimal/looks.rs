@@ -3,6 +3,7 @@
 use super::chain::Chain;
 use super::knapsack::Knapsack;
 use crate::Gap;
+use crate::solvers::multi_level::Way;
 
 /// A room is looked at about so often before it is twice as large.
 const LOOKS: u64 = 20;
@@ -28,9 +29,19 @@ pub(super) enum Source {
         view: usize,
         room: u64,
     },
-    /// Boundaries are moved, in a room.
+    /// Boundaries are moved, by one of the recurrences, in a room.
     Places {
+        index: usize,
         room: u64,
+    },
+    /// Boundaries are moved so that as little room as possible is needed.
+    LeastPlaces {
+        room: u64,
+    },
+    /// Boundaries are moved by H-Revolve or Disk-Revolve, with so many slots on the device.
+    Levels {
+        way: Way,
+        slots: u32,
     },
     /// A very long chain where groups hardly fit: so many slots.
     Slots {

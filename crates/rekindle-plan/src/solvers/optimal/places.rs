@@ -12,24 +12,37 @@
 //! things more: whether a cell's input can be let go (not when a tape includes it), which boundary comes back during the
 //! cell's last backward, and how much of each tier is free.
 
-use std::collections::HashMap;
+mod writer;
 
-use super::chain::{Chain, Tape};
-use crate::rules::MOST_ACTIONS;
-use crate::{Action, Boundary, Bytes, Name, Nanos, Profile, Stage};
+use std::collections::HashMap;
+use std::time::Instant;
+
+use super::chain::{Chain, NEVER, Tape};
+use super::sweeps::Sweeps;
+use crate::{Action, Bytes, Name, Nanos, Profile};
+use writer::Writer;
 
 /// How many tiers can be watched for being full. A tier that holds everything at once is not watched.
 const WATCHED: usize = 2;
 
 /// Chains up to this length are solved exactly.
-const EXACT_STAGES: usize = 8;
+pub(super) const EXACT_STAGES: usize = 8;
 
 /// The labels a cell of a longer chain may have, and those of any chain once the work gets too much.
 const FEW_LABELS: usize = 48;
 const MOST_WORK: usize = 100_000_000;
 
-/// Longer chains in at most so many groups.
+/// Longer chains are first taken in at most so many groups.
 const MOST_GROUPS: usize = 32;
+
+/// The labels a cell may have once time is up.
+const LATE_LABELS: usize = 4;
+
+/// Where only the least room is asked for: chains up to this length are looked at in single stages, and up to that with
+/// many labels, which only tiers that may be full have a use for.
+const LEAST_STAGES: usize = 1_000;
+const LEAST_EXACT: usize = 40;
+const LEAST_LABELS: usize = 16;
 
 /// Bytes in each watched tier.
 type Used = [u64; WATCHED];
@@ -90,11 +103,16 @@ pub(super) struct Places {
     codes: Vec<Vec<Option<(u64, u64)>>>,
     /// Which watched tier each tier is.
     watched: Vec<Option<usize>>,
+    /// The inputs of the stages up to each, together.
+    inputs: Vec<u64>,
+    sweeps: Sweeps,
     arrivals: Vec<Arrival>,
     /// The number of each cell, row by row over all ends.
     numbers: Vec<usize>,
     labels: Vec<Vec<Label>>,
     most_labels: usize,
+    /// Whether it is asked what cells cost, beside the room they need.
+    timed: bool,
     /// Labels looked at.
     work: usize,
     /// Labels were left out: the plan is good, not best.
@@ -102,22 +120,39 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// The profile's chain with its tiers and codecs, for all rooms up to `room`; `None` when it has none of them.
+    /// The profile's chain with its tiers and codecs, in groups of `size` stages, for all rooms up to `room`.
     ///
-    /// Short chains are solved exactly. Long ones in groups of stages, and with a limit to the labels of a cell.
-    pub(super) fn of(profile: &Profile, chain: &Chain, room: u64) -> Option<Self> {
-        if profile.tiers().is_empty() && profile.codecs().is_empty() {
-            return None;
-        }
-        let size = chain.stages().div_ceil(MOST_GROUPS);
-        let most_labels = if chain.stages() <= EXACT_STAGES { 6_000 } else { FEW_LABELS };
-        let mut places = Self::new(profile, chain.grouped(size), room, most_labels);
+    /// Short chains are solved exactly. Long ones with a limit to the labels of a cell.
+    pub(super) fn new(profile: &Profile, chain: &Chain, size: usize, room: u64, until: Instant) -> Self {
+        let exact = chain.stages() <= EXACT_STAGES;
+        let mut places = Self::unsolved(profile, chain.grouped(size));
+        places.most_labels = if exact { 6_000 } else { FEW_LABELS };
+        places.find_arrivals(if exact { 24 } else { 4 });
+        places.solve(room, until);
         places.thinned |= size > 1;
-        Some(places)
+        places
     }
 
-    /// Solves the chain for all rooms up to `room`.
-    pub(super) fn new(profile: &Profile, chain: Chain, room: u64, most_labels: usize) -> Self {
+    /// The first size of groups to look at.
+    pub(super) fn first_size(chain: &Chain) -> usize {
+        chain.stages().div_ceil(MOST_GROUPS)
+    }
+
+    /// The same chain asked for the least room alone, whatever it costs, which can be known of far longer chains.
+    ///
+    /// It is the least to the byte, unless tiers are so small that it matters what else lies in them. Its plans are made
+    /// of what costs least at once, step by step.
+    pub(super) fn least(profile: &Profile, chain: &Chain, until: Instant) -> Self {
+        let mut places = Self::unsolved(profile, chain.grouped(chain.stages().div_ceil(LEAST_STAGES)));
+        let watches = places.watched.iter().any(Option::is_some);
+        let many = watches && places.chain.stages() <= LEAST_EXACT;
+        places.most_labels = if many { LEAST_LABELS } else { 1 };
+        places.timed = false;
+        places.solve(u64::MAX, until);
+        places
+    }
+
+    fn unsolved(profile: &Profile, chain: Chain) -> Self {
         let to_move = |bytes: u64, speed: u64| Nanos::to_move(Bytes::new(bytes), speed).map(Nanos::get);
         let boundaries = &chain.boundary[..chain.stages()];
         let moves = profile.tiers().iter().map(|tier| {
@@ -136,10 +171,17 @@ impl Places {
             };
             boundaries.iter().map(code).collect()
         });
-        let all = everything(&chain);
+        let inputs: Vec<u64> = boundaries
+            .iter()
+            .scan(0u64, |sum, bytes| {
+                *sum = sum.saturating_add(*bytes);
+                Some(*sum)
+            })
+            .collect();
+        let everything = inputs.last().copied().unwrap_or(0);
         let mut count = 0;
         let watched = profile.tiers().iter().map(|tier| {
-            let binds = tier.capacity_bytes.get() < all && count < WATCHED;
+            let binds = tier.capacity_bytes.get() < everything && count < WATCHED;
             binds.then(|| {
                 count += 1;
                 count - 1
@@ -147,31 +189,37 @@ impl Places {
         });
         let watched: Vec<_> = watched.collect();
         let (moves, codes) = (moves.collect(), codes.collect());
-        let mut places = Self {
+        let sweeps = Sweeps::new(&chain);
+        Self {
             chain,
             profile: profile.clone(),
             moves,
             codes,
             watched,
+            inputs,
+            sweeps,
             arrivals: Vec::new(),
             numbers: Vec::new(),
             labels: Vec::new(),
-            most_labels,
+            most_labels: FEW_LABELS,
+            timed: true,
             work: 0,
             thinned: false,
-        };
-        places.find_arrivals();
-        places.solve(room);
-        places
+        }
+    }
+
+    /// All boundaries that can be moved.
+    fn everything(&self) -> u64 {
+        self.inputs.last().copied().unwrap_or(0)
     }
 
     /// Tiers that may be full, beyond the number that can be watched, are not used.
     fn usable(&self, tier: usize) -> bool {
-        self.watched[tier].is_some()
-            || self.profile.tiers()[tier].capacity_bytes.get() >= everything(&self.chain)
+        self.watched[tier].is_some() || self.profile.tiers()[tier].capacity_bytes.get() >= self.everything()
     }
 
-    fn find_arrivals(&mut self) {
+    /// Finds at most `most` boundaries that may come back during a backward.
+    fn find_arrivals(&mut self, most: usize) {
         let mut arrivals = Vec::new();
         for (_, moves) in self.moves.iter().enumerate().filter(|(tier, _)| self.usable(*tier)) {
             for (boundary, times) in moves.iter().enumerate() {
@@ -182,7 +230,6 @@ impl Places {
             }
         }
         // Beyond some sizes the cells would be too many: those boundaries come back after the backward.
-        let most = if self.chain.stages() <= EXACT_STAGES { 24 } else { 4 };
         self.thinned |= arrivals.len() > most;
         arrivals.truncate(most);
         self.arrivals = arrivals;
@@ -204,7 +251,7 @@ impl Places {
         free
     }
 
-    fn solve(&mut self, room: u64) {
+    fn solve(&mut self, room: u64, until: Instant) {
         let stages = self.chain.stages();
         // Cells of the same stages behind an input of the same size are the same.
         let cells = super::cells::Cells::new(&self.chain);
@@ -212,7 +259,13 @@ impl Places {
         self.numbers = vec![usize::MAX; stages * (stages + 1)];
         let variants = 2 * (1 + self.arrivals.len());
         for end in 1..=stages {
+            if Instant::now() > until {
+                self.most_labels = self.most_labels.min(LATE_LABELS);
+            }
+            let mut lowest = 0;
             for first in (0..end).rev() {
+                let after = lowest;
+                lowest = lowest.max(self.lowest(first).saturating_add(self.chain.boundary[first]));
                 let key = (cells.number(first, end), self.chain.boundary[first]);
                 let next = known.len();
                 let number = *known.entry(key).or_insert(next);
@@ -223,7 +276,7 @@ impl Places {
                 for variant in 0..variants {
                     let ask =
                         Ask { first, end, taped: variant % 2 == 1, arrival: (variant / 2).checked_sub(1) };
-                    let labels = self.candidates(ask, room);
+                    let labels = self.candidates(ask, room, after);
                     self.work = self.work.saturating_add(labels.len());
                     if self.work > MOST_WORK {
                         self.most_labels = self.most_labels.min(FEW_LABELS);
@@ -244,10 +297,8 @@ impl Places {
 
     /// The least overhead of a cell within a room and what is free in the tiers.
     fn at(&self, ask: Ask, room: u64, free: Used) -> Option<u64> {
-        let fits = |label: &&Label| {
-            label.room <= room && label.used.iter().zip(free).all(|(used, free)| *used <= free)
-        };
-        self.labels(ask).iter().filter(fits).map(|label| label.overhead).min()
+        let fitting = |label: &&Label| label.room <= room && fits(label.used, free);
+        self.labels(ask).iter().filter(fitting).map(|label| label.overhead).min()
     }
 
     /// The overhead of the whole chain; `None` when it does not fit.
@@ -255,10 +306,9 @@ impl Places {
         self.at(self.whole(), room, self.free())
     }
 
-    /// The smallest budget there is a plan for, up to the room that was solved.
-    pub(super) fn least_budget(&self) -> Option<Bytes> {
-        let room = self.labels(self.whole()).iter().map(|label| label.room).min()?;
-        room.checked_add(self.chain.boundary[0]).map(Bytes::new)
+    /// The least room there is a plan for, up to the room that was solved.
+    pub(super) fn least_room(&self) -> Option<u64> {
+        self.labels(self.whole()).iter().map(|label| label.room).min()
     }
 
     /// The rooms at which the overhead of the whole chain falls.
@@ -333,7 +383,22 @@ impl Places {
         }
     }
 
-    fn candidates(&self, ask: Ask, most: u64) -> Vec<Label> {
+    /// What the sweeps that a cell can begin with need beside a gradient that waits, the shortest first, when that is at
+    /// most `most` with it.
+    fn sweep_needs(&self, first: usize, end: usize, most: u64) -> &[u64] {
+        let needs = &self.sweeps.needs(first)[..end - first - 1];
+        let Some(most) = most.checked_sub(self.chain.waiting(end)) else { return &[] };
+        &needs[..needs.partition_point(|need| *need <= most && *need < NEVER)]
+    }
+
+    /// What a stage's backward needs beside its input, whatever its tape.
+    fn lowest(&self, stage: usize) -> u64 {
+        self.chain.tapes[stage].iter().map(|tape| tape.backward_need).min().unwrap_or(0)
+    }
+
+    /// The labels a cell may have within `most` bytes of room. The stages after its first cannot do with less than
+    /// `lowest` bytes, their inputs included.
+    fn candidates(&self, ask: Ask, most: u64, lowest: u64) -> Vec<Label> {
         let Ask { first, end, .. } = ask;
         let chain = &self.chain;
         let mut labels = Vec::new();
@@ -341,7 +406,7 @@ impl Places {
             return labels;
         }
         // A cell may be given more than the whole chain has: what its callers let go.
-        let most = most.saturating_add(chain.boundary[..=first].iter().copied().fold(0, u64::saturating_add));
+        let most = most.saturating_add(self.inputs[first]);
         for tape in &chain.tapes[first] {
             let (need, cost) = self.tape(ask, tape);
             let none = [Label { room: 0, overhead: 0, used: [0; WATCHED] }];
@@ -356,8 +421,23 @@ impl Places {
                 labels.extend(sum.filter(|label| label.room <= most));
             }
         }
-        for (middle, floor) in chain.sweeps(first, end).take_while(|(_, need)| *need <= most) {
-            for place in self.places(ask) {
+        let freed = if ask.taped { 0 } else { chain.boundary[first] };
+        let lowest = lowest.saturating_sub(freed).max(self.lowest(first));
+        let (places, free) = (self.places(ask), self.free());
+        let mut looked_at = 0;
+        let needs = self.sweep_needs(first, end, most);
+        for at in 0..needs.len() {
+            // One label is all that is asked for, and there is none with less room.
+            let least = |label: &Label| label.room <= lowest && fits(label.used, free);
+            if !self.timed && self.most_labels == 1 && labels[looked_at..].iter().any(least) {
+                break;
+            }
+            looked_at = labels.len();
+            // The longest sweep leaves the least to be held at once.
+            let index = if self.timed { at } else { needs.len() - 1 - at };
+            let middle = first + 1 + index;
+            let floor = needs[index].saturating_add(chain.waiting(end));
+            for &place in &places {
                 let Some((after, need, freed, used, cost)) = self.sweep(ask, middle, place) else { continue };
                 let after = self.labels(after);
                 let before = self.labels(Ask { end: middle, ..ask });
@@ -375,6 +455,9 @@ impl Places {
                 join_all(after, before, join, &mut labels);
             }
         }
+        if !self.timed {
+            labels.iter_mut().for_each(|label| label.overhead = 0);
+        }
         labels
     }
 
@@ -385,7 +468,7 @@ impl Places {
         let stairs = labels.iter().all(|label| label.used == [0; WATCHED]);
         let mut best: Vec<Label> = Vec::new();
         for label in labels {
-            if label.used.iter().zip(free).any(|(used, free)| *used > free) {
+            if !fits(label.used, free) {
                 continue;
             }
             let beats = |other: &Label| {
@@ -404,7 +487,11 @@ impl Places {
             return best;
         }
         self.thinned = true;
-        let (count, most) = (best.len(), self.most_labels.max(2));
+        if self.most_labels == 1 {
+            best.truncate(1);
+            return best;
+        }
+        let (count, most) = (best.len(), self.most_labels);
         (0..most).map(|index| best[index * (count - 1) / (most - 1)]).collect()
     }
 
@@ -429,8 +516,9 @@ impl Places {
                 take(rest.and_then(|rest| rest.checked_add(cost)), Choice::Tape(way), after, left, free);
             }
         }
-        for (middle, _) in chain.sweeps(first, end).take_while(|(_, need)| *need <= room) {
-            for place in self.places(ask) {
+        let places = self.places(ask);
+        for middle in (first + 1..end).take(self.sweep_needs(first, end, room).len()) {
+            for &place in &places {
                 let Some((after, need, freed, used, cost)) = self.sweep(ask, middle, place) else { continue };
                 let left = room.saturating_add(freed).checked_sub(chain.boundary[middle]);
                 let mut rest = free;
@@ -464,9 +552,9 @@ impl Places {
     }
 }
 
-/// All boundaries that can be moved.
-fn everything(chain: &Chain) -> u64 {
-    chain.boundary[..chain.stages()].iter().copied().fold(0, u64::saturating_add)
+/// Whether what lies in the watched tiers is no more than what is free there.
+fn fits(used: Used, free: Used) -> bool {
+    used.iter().zip(free).all(|(used, free)| *used <= free)
 }
 
 /// Joins labels of two cells. Where no tier is watched both are staircases, and each step meets only the step of the
@@ -500,128 +588,83 @@ fn join_all(
     }
 }
 
-/// Writes the actions of a solved chain.
-struct Writer<'a> {
-    places: &'a Places,
-    actions: Vec<Action>,
-    tasks: Vec<Task>,
-    /// Which boundaries the plan said to keep.
-    kept: Vec<bool>,
-    /// Copies that are dropped when the boundary that came back from them is read.
-    copies: Vec<Option<Name>>,
-}
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+mod tests {
+    use std::time::Duration;
 
-enum Task {
-    Cell { ask: Ask, room: u64, free: Used, arriving: Option<(usize, Name)> },
-    Backward { stage: usize, arriving: Option<(usize, Name)> },
-    Restore { boundary: usize, place: Name },
-}
+    use proptest::prelude::*;
 
-impl<'a> Writer<'a> {
-    fn new(places: &'a Places) -> Self {
-        let stages = places.chain.stages();
-        Self {
-            places,
-            actions: Vec::new(),
-            tasks: Vec::new(),
-            kept: vec![false; stages],
-            copies: vec![None; stages],
+    use super::*;
+    use crate::{Codec, StageProfile, TapeOption, Tier, simulate};
+
+    prop_compose! {
+        fn any_stage()(
+            (output, own, forward_extra, backward_extra) in (0..50u64, 0..200u64, 0..300u64, 0..40u64),
+            weights in prop_oneof![Just(0), 0..60u64],
+            light in proptest::option::of(0..200u64),
+            pinned in prop_oneof![9 => Just(false), 1 => Just(true)],
+        ) -> StageProfile {
+            let light = light.map(|own| TapeOption {
+                name: "light".parse().unwrap(),
+                tape_bytes: Bytes::new(output + own),
+                forward_ns: Nanos::new(2),
+                backward_ns: Nanos::new(3),
+                backward_extra_bytes: None,
+            });
+            StageProfile {
+                name: "stage".to_owned(),
+                output_bytes: Bytes::new(output),
+                tape_bytes: Bytes::new(output + own),
+                forward_ns: Nanos::new(1),
+                backward_ns: Nanos::new(2),
+                forward_extra_bytes: Bytes::new(forward_extra),
+                taped_extra_bytes: Some(Bytes::ZERO),
+                backward_extra_bytes: Bytes::new(backward_extra),
+                parameter_gradient_bytes: Bytes::new(weights),
+                pinned,
+                options: light.into_iter().collect(),
+                ..StageProfile::default()
+            }
         }
     }
 
-    fn write(mut self, room: u64) -> Option<Vec<Action>> {
-        let free = self.places.free();
-        self.tasks.push(Task::Cell { ask: self.places.whole(), room, free, arriving: None });
-        while let Some(task) = self.tasks.pop() {
-            if self.actions.len() > MOST_ACTIONS {
-                return None;
-            }
-            match task {
-                Task::Cell { ask, room, free, arriving } => self.cell(ask, room, free, arriving)?,
-                Task::Backward { stage, arriving } => {
-                    let start = self.places.chain.starts[stage];
-                    let later = start + 1..self.places.chain.starts[stage + 1];
-                    self.actions.extend(later.rev().map(|stage| Action::backward(Stage::at(stage))));
-                    if let Some((boundary, place)) = arriving {
-                        let at = self.boundary(boundary);
-                        self.actions.push(Action::Fetch { boundary: at, place: place.clone() });
-                        self.copies[boundary] = Some(place);
-                    }
-                    self.actions.push(Action::backward(Stage::at(start)));
-                }
-                Task::Restore { boundary, place } => {
-                    let at = self.boundary(boundary);
-                    self.actions.push(Action::Fetch { boundary: at, place: place.clone() });
-                    self.actions.push(Action::Drop { boundary: at, place: Some(place) });
-                }
-            }
-        }
-        Some(self.actions)
-    }
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
 
-    fn boundary(&self, index: usize) -> Boundary {
-        Boundary::new(self.places.chain.starts[index] as u32)
-    }
-
-    fn drop_copy(&mut self, boundary: usize) {
-        if let Some(place) = self.copies[boundary].take() {
-            self.actions.push(Action::Drop { boundary: self.boundary(boundary), place: Some(place) });
+        /// Asked for nothing but the least room, the recurrence finds what it finds when it looks at everything, and has a
+        /// plan for it; with one label a cell, too, where tiers hold everything.
+        #[test]
+        fn the_least_room_alone_is_that_of_the_whole_recurrence(
+            input in 0..50u64,
+            stages in proptest::collection::vec(any_stage(), 1..9),
+            capacities in proptest::collection::vec(prop_oneof![0..120u64, Just(1 << 40)], 0..3),
+            small in proptest::option::of(1..1023u32),
+        ) {
+            let tier = |(name, capacity): (&str, u64)| Tier {
+                name: name.parse().unwrap(),
+                capacity_bytes: Bytes::new(capacity),
+                write_bytes_per_second: 1_000_000_000,
+                read_bytes_per_second: 1_000_000_000,
+            };
+            let codec = |bytes_per_kibibyte| Codec {
+                name: "small".parse().unwrap(),
+                bytes_per_kibibyte,
+                compress_bytes_per_second: 1_000_000_000,
+                restore_bytes_per_second: 1_000_000_000,
+            };
+            let tiers = ["host", "disk"].into_iter().zip(capacities).map(tier).collect();
+            let profile = Profile::new("short", "none", Bytes::new(input), stages).unwrap();
+            let profile = profile.with_places(tiers, small.map(codec).into_iter().collect()).unwrap();
+            let chain = Chain::new(&profile);
+            let until = Instant::now() + Duration::from_secs(600);
+            let everything = Places::new(&profile, &chain, 1, chain.store_all_room(), until);
+            prop_assert!(!everything.thinned);
+            let least = Places::least(&profile, &chain, until);
+            prop_assert_eq!(least.least_room(), everything.least_room());
+            let room = least.least_room().unwrap();
+            let simulation = simulate(&profile, &least.actions(room).unwrap()).unwrap();
+            prop_assert!(simulation.peak_bytes.get() <= room + input);
         }
-    }
-
-    fn cell(&mut self, ask: Ask, room: u64, free: Used, arriving: Option<(usize, Name)>) -> Option<()> {
-        let Ask { first, end, .. } = ask;
-        let places = self.places;
-        let chain = &places.chain;
-        let (choice, after, left, left_free) = self.places.choose(ask, room, free)?;
-        let input = self.boundary(first);
-        let start = chain.starts[first];
-        match choice {
-            Choice::Tape(way) => {
-                let tapes = (start..).zip(chain.tapes[first][way].options.iter().cloned());
-                for (stage, option) in tapes {
-                    self.actions.push(Action::Tape { stage: Stage::at(stage), option });
-                    self.drop_copy(first);
-                }
-                if std::mem::take(&mut self.kept[first]) {
-                    self.actions.push(Action::drop(input));
-                }
-                self.tasks.push(Task::Backward { stage: first, arriving });
-                if first + 1 < end {
-                    self.tasks.push(Task::Cell { ask: after, room: left, free: left_free, arriving: None });
-                }
-            }
-            Choice::Sweep { middle, place } => {
-                let name = self.places.name_of(place);
-                if !std::mem::replace(&mut self.kept[first], true) {
-                    self.actions.push(Action::keep(input));
-                }
-                if let (Place::Tier { .. }, Some(tier)) = (place, &name) {
-                    // It came from there, and goes there again.
-                    self.drop_copy(first);
-                    self.actions.push(Action::Offload { boundary: input, tier: tier.clone() });
-                }
-                for stage in start..chain.starts[middle] {
-                    self.actions.push(Action::forward(Stage::at(stage)));
-                    self.drop_copy(first);
-                }
-                if let (Place::Codec(_), Some(codec)) = (place, &name) {
-                    self.actions.push(Action::Compress { boundary: input, codec: codec.clone() });
-                }
-                if name.is_some() {
-                    self.actions.push(Action::drop(input));
-                    self.kept[first] = false;
-                }
-                let before = Ask { end: middle, ..ask };
-                self.tasks.push(Task::Cell { ask: before, room, free, arriving });
-                let early = matches!(place, Place::Tier { early: true, .. });
-                let arriving = name.clone().filter(|_| early).map(|name| (first, name));
-                if let Some(place) = name.filter(|_| !early) {
-                    self.tasks.push(Task::Restore { boundary: first, place });
-                }
-                self.tasks.push(Task::Cell { ask: after, room: left, free: left_free, arriving });
-            }
-        }
-        Some(())
     }
 }

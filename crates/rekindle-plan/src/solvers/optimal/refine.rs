@@ -168,7 +168,8 @@ impl<'a> Search<'a> {
         self.best.as_ref().is_some_and(|(overhead, _)| self.is_close(*overhead))
     }
 
-    fn is_close(&self, overhead: u64) -> bool {
+    /// Whether an overhead is as close to the bound as was asked.
+    pub(super) fn is_close(&self, overhead: u64) -> bool {
         let left = overhead.saturating_sub(self.bound) as f64;
         left <= self.gap.get() * self.chain.base.saturating_add(overhead) as f64
     }
