@@ -391,14 +391,24 @@ fn solver(text: &str) -> Result<Named, ParseSolverError> {
 #[command(after_help = "\
 Examples:
   rekindle frontier profile.json
-  rekindle frontier profile.json --json > frontier.json")]
+  rekindle frontier profile.json --json > frontier.json
+  rekindle frontier profile.json --budget 30% -o plan.json
+
+A plan is at least as fast as the last point within its budget. `rekindle plan` looks at its
+budget alone, which is sooner done, and stops within 1% of the fastest.")]
 pub(crate) struct FrontierArguments {
     /// The profile (rekindle.profile/1)
     pub(crate) profile: PathBuf,
+    /// Show the plan at this budget as well: 2GiB, 64MiB, or 30% of what store-all takes
+    #[arg(long, value_name = "BYTES", allow_hyphen_values = true)]
+    pub(crate) budget: Option<Budget>,
+    /// Write the plan at the budget to a file
+    #[arg(short, long, value_name = "FILE", requires = "budget")]
+    pub(crate) output: Option<PathBuf>,
     /// Stop refining after so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10)]
     pub(crate) time_limit: u32,
-    /// Print every point as JSON
+    /// Print every point as JSON; with --budget the plan (rekindle.plan/1)
     #[arg(long)]
     pub(crate) json: bool,
 }

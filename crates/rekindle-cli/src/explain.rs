@@ -4,7 +4,8 @@ use rekindle_plan::{Action, Boundary, Bytes, Name, Plan, Profile, Simulation, St
 
 use crate::arguments::ExplainArguments;
 use crate::failure::Failure;
-use crate::{files, report, simulate};
+use crate::simulate::{self, PeakTensor, peak_tensors};
+use crate::{files, report};
 use serde::Serialize;
 
 /// How a stage fares under a plan.
@@ -42,7 +43,7 @@ struct Story {
     status: String,
     peak_bytes: Bytes,
     peak_action: usize,
-    peak_tensors: Vec<(String, Bytes)>,
+    peak_tensors: Vec<PeakTensor>,
     stages: Vec<StageStory>,
     kept: Vec<KeptStory>,
 }
@@ -60,11 +61,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<(), Failure> {
             status: plan.status.to_string(),
             peak_bytes: simulation.peak_bytes,
             peak_action: simulation.peak_action,
-            peak_tensors: simulation
-                .peak_tensors
-                .iter()
-                .map(|live| (live.what.to_string(), live.bytes))
-                .collect(),
+            peak_tensors: peak_tensors(&simulation),
             stages,
             kept,
         }),

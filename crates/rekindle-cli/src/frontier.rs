@@ -9,7 +9,7 @@ use textplots::{Chart, Plot, Shape};
 
 use crate::arguments::FrontierArguments;
 use crate::failure::Failure;
-use crate::plan::refused;
+use crate::plan::{finish, refused};
 use crate::{files, report};
 
 #[derive(Serialize)]
@@ -42,16 +42,29 @@ struct Point {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &FrontierArguments) -> Result<(), Failure> {
+    if let Some(path) = &arguments.output {
+        files::check_writable(path)?;
+    }
     let profile = files::profile(&arguments.profile)?;
+    let budget = arguments.budget.map(|budget| budget.bytes(&profile)).transpose();
+    let budget = budget.map_err(|error| refused(error.into(), 0.0))?;
     let request =
         Request { time_limit: Duration::from_secs(u64::from(arguments.time_limit)), ..Request::default() };
     let waiting = report::spinner(&format!("planning {} stages for every budget", profile.stages().len()));
     let frontier = optimal::frontier(&profile, &request);
     waiting.finish_and_clear();
     let frontier = frontier.map_err(|error| refused(error, 0.0))?;
-    match arguments.json {
-        true => report::show_json(&result(&profile, &frontier)),
-        false => show(&profile, &frontier),
+    let plan = budget.map(|budget| frontier.plan(&profile, budget)).transpose();
+    let plan = plan.map_err(|error| refused(error, 0.0))?;
+    match (arguments.json, &plan) {
+        (false, _) => show(&profile, &frontier)?,
+        (true, None) => report::show_json(&result(&profile, &frontier))?,
+        // One document: the plan.
+        (true, Some(_)) => {}
+    }
+    match &plan {
+        Some(plan) => finish(&profile, plan, arguments.output.as_deref(), arguments.json),
+        None => Ok(()),
     }
 }
 

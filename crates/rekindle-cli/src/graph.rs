@@ -45,7 +45,11 @@ pub(crate) fn plan(arguments: &PlanArguments, graph: &Graph) -> Result<(), Failu
 fn solve(solver: Named, graph: &Graph, request: &Request) -> Result<GraphPlan, Failure> {
     let usable = request.budget_bytes.map(|_| request.usable_bytes());
     let within = |plan: Result<GraphPlan, GraphPlanError>| {
-        let mut plan = plan.map_err(refused)?;
+        let mut plan = plan.map_err(|error| match error {
+            // What was asked for cannot be; a plan in a file that says so is wrong.
+            GraphPlanError::OverBudget { .. } => Failure::request(error, OVER_BUDGET),
+            other => refused(other),
+        })?;
         plan.budget_bytes = request.budget_bytes;
         Ok(plan)
     };
@@ -75,7 +79,14 @@ fn solve(solver: Named, graph: &Graph, request: &Request) -> Result<GraphPlan, F
             // The budget is for what stays between forward and backward, as in `torch.compile`; the peak is what it is.
             let selection =
                 knapsack_selection(graph, budget).map_err(|error| unsolved(error, request.margin))?;
-            selection.plan(graph, None).map_err(refused)
+            let plan = selection.plan(graph, None).map_err(refused)?;
+            let peak = plan.predicted.peak_bytes;
+            if peak > budget {
+                tell!(
+                    "`knapsack` plans what stays between forward and backward within {budget}: its peak, {peak}, is over it"
+                );
+            }
+            Ok(plan)
         }
         Named::Solver(solver) => {
             let error = anyhow::anyhow!("`{solver}` plans chains, but this is a graph (rekindle.graph/1)");
@@ -87,6 +98,8 @@ fn solve(solver: Named, graph: &Graph, request: &Request) -> Result<GraphPlan, F
         }
     }
 }
+
+const OVER_BUDGET: &str = "give a larger --budget, or let `--solver optimal` find a plan for this one";
 
 fn unsolved(error: GraphSolveError, margin: f64) -> Failure {
     let hint = match &error {
@@ -101,9 +114,7 @@ fn unsolved(error: GraphSolveError, margin: f64) -> Failure {
 fn refused(error: GraphPlanError) -> Failure {
     let hint = match &error {
         GraphPlanError::OtherGraph { .. } => "plan this graph anew: nodes, sizes, edges or device differ",
-        GraphPlanError::OverBudget { .. } => {
-            "give a larger --budget, or let `--solver optimal` find a plan for this one"
-        }
+        GraphPlanError::OverBudget { .. } => OVER_BUDGET,
         _ => "docs/formats.md describes plans of graphs (rekindle.graph-plan/1)",
     };
     Failure::failed(error, hint)

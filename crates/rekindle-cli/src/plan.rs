@@ -1,5 +1,6 @@
 //! `rekindle plan`: from a profile and a budget to a plan.
 
+use std::path::Path;
 use std::time::Duration;
 
 use rekindle_plan::solvers::Solver;
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: &PlanArguments) -> Result<(), Failure> {
         }
         other => refused(other, request.margin),
     })?;
-    finish(arguments, &profile, &plan)
+    finish(&profile, &plan, arguments.output.as_deref(), arguments.json)
 }
 
 /// Says what takes so much in the smallest plan, and what would lower it.
@@ -97,17 +98,22 @@ fn under_policy(policy: &Policy, profile: &Profile, arguments: &PlanArguments) -
     for clause in policy.idle(profile).unwrap_or_default() {
         tell!("`{clause}` changes nothing");
     }
-    finish(arguments, profile, &plan)
+    finish(profile, &plan, arguments.output.as_deref(), arguments.json)
 }
 
 /// Writes and shows a plan.
-fn finish(arguments: &PlanArguments, profile: &Profile, plan: &Plan) -> Result<(), Failure> {
+pub(crate) fn finish(
+    profile: &Profile,
+    plan: &Plan,
+    output: Option<&Path>,
+    json: bool,
+) -> Result<(), Failure> {
     let (_, simulation) = plan.judge(profile).map_err(|error| refused(error.into(), 0.0))?;
-    if let Some(path) = &arguments.output {
+    if let Some(path) = output {
         files::write(path, &format!("{}\n", plan.to_json()))?;
         tell!("wrote {}", path.display());
     }
-    match arguments.json {
+    match json {
         true => report::show(&plan.to_json()),
         false => show(profile, plan, &simulation),
     }

@@ -48,10 +48,17 @@ struct Figures {
     peaks: Vec<Bytes>,
 }
 
+/// A tensor that is alive at the peak.
 #[derive(Serialize)]
-struct PeakTensor {
+pub(crate) struct PeakTensor {
     what: String,
     bytes: Bytes,
+}
+
+/// What is alive at the peak, the largest first.
+pub(crate) fn peak_tensors(simulation: &Simulation) -> Vec<PeakTensor> {
+    let tensors = simulation.peak_tensors.iter();
+    tensors.map(|live| PeakTensor { what: live.what.to_string(), bytes: live.bytes }).collect()
 }
 
 /// Runs the command.
@@ -86,15 +93,11 @@ pub(crate) fn refused(error: PlanError) -> Failure {
 }
 
 fn figures(profile: &Profile, plan: &Plan, simulation: &Simulation) -> Figures {
-    let tensors = simulation
-        .peak_tensors
-        .iter()
-        .map(|live| PeakTensor { what: live.what.to_string(), bytes: live.bytes });
     Figures {
         budget_bytes: plan.budget_bytes,
         peak_bytes: simulation.peak_bytes,
         peak_action: simulation.peak_action,
-        peak_tensors: tensors.collect(),
+        peak_tensors: peak_tensors(simulation),
         step_ns: simulation.step_ns,
         recompute_ns: simulation.recompute_ns,
         wait_ns: simulation.wait_ns,

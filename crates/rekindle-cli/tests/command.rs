@@ -567,6 +567,26 @@ fn frontier_draws_a_picture_and_lists_every_point() {
     }
 }
 
+#[test]
+fn the_plan_at_a_point_of_the_frontier_is_as_fast_as_the_point() {
+    let files = files(|_, _| {});
+    let profile = files.profile.to_str().unwrap();
+    let made = files.profile.with_file_name("at.json");
+    let made = made.to_str().unwrap();
+    let found = json(&rekindle(&["frontier", profile, "--json"]));
+    for point in found["points"].as_array().unwrap() {
+        let budget = point["budget_bytes"].to_string();
+        let plan = json(&rekindle(&["frontier", profile, "--budget", &budget, "--json", "-o", made]));
+        assert_eq!(plan["format"], "rekindle.plan/1");
+        assert_eq!(plan["predicted"]["step_ns"], point["step_ns"]);
+        assert_eq!(json(&rekindle(&["simulate", profile, made, "--json"]))["step_ns"], point["step_ns"]);
+    }
+    let below = found["smallest_budget_bytes"].as_u64().unwrap() - 1;
+    let output = rekindle(&["frontier", profile, "--budget", &below.to_string()]);
+    assert_eq!(output.status.code(), Some(2), "{}", seen(&output));
+    assert!(seen(&output).contains(&format!("--budget {} or more", below + 1)), "{}", seen(&output));
+}
+
 const GRAPH: &str = r#"{"format": "rekindle.graph/1", "model": "two", "device": "none",
  "nodes": [{"name": "a", "kind": "forward",  "time_ns": 1000000, "bytes": 1048576},
            {"name": "b", "kind": "forward",  "time_ns": 1000000, "bytes": 1048576},
@@ -595,8 +615,13 @@ fn graphs_are_planned_and_judged() {
         let output = rekindle(&["plan", graph, "--solver", solver, "--json"]);
         assert!(output.status.success(), "{solver}: {}", seen(&output));
     }
+    // What it keeps is within the budget; its peak is not, and it says so.
     let output = rekindle(&["plan", graph, "--solver", "knapsack", "--budget", "1MiB", "--json"]);
-    assert!(output.status.success(), "{}", seen(&output));
+    assert!(output.status.success() && seen(&output).contains("is over it"), "{}", seen(&output));
+    for solver in ["store-all", "min-cut"] {
+        let output = rekindle(&["plan", graph, "--solver", solver, "--budget", "1MiB"]);
+        assert_eq!(output.status.code(), Some(2), "{solver}: {}", seen(&output));
+    }
     let cyclic = files.profile.with_file_name("cyclic.json");
     std::fs::write(&cyclic, GRAPH.replace(r#"["a", "e"]"#, r#"["e", "a"]"#)).unwrap();
     let seen = [

@@ -259,9 +259,6 @@ impl Places {
         self.numbers = vec![usize::MAX; stages * (stages + 1)];
         let variants = 2 * (1 + self.arrivals.len());
         for end in 1..=stages {
-            if Instant::now() > until {
-                self.most_labels = self.most_labels.min(LATE_LABELS);
-            }
             let mut lowest = 0;
             for first in (0..end).rev() {
                 let after = lowest;
@@ -272,6 +269,9 @@ impl Places {
                 self.numbers[first * (stages + 1) + end] = number;
                 if number < next {
                     continue;
+                }
+                if self.most_labels > LATE_LABELS && Instant::now() > until {
+                    self.hurry();
                 }
                 for variant in 0..variants {
                     let ask =
@@ -487,12 +487,17 @@ impl Places {
             return best;
         }
         self.thinned = true;
-        if self.most_labels == 1 {
-            best.truncate(1);
-            return best;
+        thinned(&best, self.most_labels)
+    }
+
+    /// Leaves few labels to every cell, also to those that are solved: whoever is joined with them takes as long as they
+    /// are many.
+    fn hurry(&mut self) {
+        self.most_labels = LATE_LABELS;
+        for labels in self.labels.iter_mut().filter(|labels| labels.len() > LATE_LABELS) {
+            *labels = thinned(labels, LATE_LABELS);
+            self.thinned = true;
         }
-        let (count, most) = (best.len(), self.most_labels);
-        (0..most).map(|index| best[index * (count - 1) / (most - 1)]).collect()
     }
 
     /// What a cell begins with, and what is left of the room and the tiers for what follows.
@@ -550,6 +555,12 @@ impl Places {
             Place::Tier { index, .. } => Some(self.profile.tiers()[index].name.clone()),
         }
     }
+}
+
+/// So many of the labels, both ends among them; of one the end with the least room.
+fn thinned(labels: &[Label], most: usize) -> Vec<Label> {
+    let last = labels.len() - 1;
+    (0..most).map(|index| labels[index * last / (most - 1).max(1)]).collect()
 }
 
 /// Whether what lies in the watched tiers is no more than what is free there.

@@ -27,10 +27,13 @@ const RATIO: u64 = 4;
 const SLOTS: u64 = 512;
 const MORE_SLOTS: u64 = 1_024;
 
-/// How much finer grids get for a room where plan and bound are not close, and what of the gap one of two must leave at
+/// How much finer grids get for a room where plan and bound are not close, and what of the gap one of them must leave at
 /// most.
 const FINEST: u64 = 32;
 const LEFT: f64 = 0.9;
+
+/// So many grids in a row that hardly help are the last: one finer may just be the first whose slots fit.
+const IN_VAIN: usize = 3;
 
 /// The next grid is finer when one served fewer looks than this, and coarser when it served more than that.
 const FEW_LOOKS: usize = 14;
@@ -193,7 +196,7 @@ impl Series {
             let units = slow && most < refine::slowest(task.chain);
             again = again.after(looks.gap(last));
             let finer = strict && slots < usual * FINEST;
-            if again.in_vain < 2 && (units || finer) {
+            if again.in_vain < IN_VAIN && (units || finer) {
                 slots = if units { slots } else { 2 * slots };
             } else {
                 (top, slots, again) = (last, usual, Again::default());
