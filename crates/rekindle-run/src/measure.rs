@@ -1,7 +1,7 @@
 //! Measures stages: runs each a few times, forth and back, and looks at the clock and at the memory.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rekindle_plan::{Bytes, Name, Nanos, Profile, ProfileError, Stage, StageProfile, TapeOption};
 
@@ -43,6 +43,15 @@ pub trait Measurable: Engine {
 
     /// Lets go of the parameters' gradients that backwards have left so far.
     fn forget_gradients(&mut self);
+
+    /// Lets go of the gradients that the backward of `stage` was the first to make, and tells how much memory they kept. Those that a
+    /// later stage shares stay: in a step they are there before, and the next backward adds to them.
+    ///
+    /// Unless an engine knows better, all are let go of, and they kept what [`Self::parameter_gradient_bytes`] says.
+    fn forget_own_gradients(&mut self, stage: Stage) -> Bytes {
+        self.forget_gradients();
+        self.parameter_gradient_bytes(stage)
+    }
 
     /// Waits until the device has done what it was told.
     fn finish(&mut self);
@@ -159,7 +168,7 @@ pub fn measure<E: Measurable>(
 ) -> Result<Measurement, MeasureError<E::Error>> {
     let input_bytes = engine.boundary_bytes(&input);
     let count = engine.stages();
-    let mut known: HashMap<u64, Kind<E::Boundary>> = HashMap::new();
+    let mut known: HashMap<(u64, Bytes), Kind<E::Boundary>> = HashMap::new();
     let mut found = Measurement {
         input_bytes,
         stages: Vec::with_capacity(count),
@@ -171,8 +180,9 @@ pub fn measure<E: Measurable>(
     let mut boundary = input;
     for stage in (1..).map(Stage::new).take(count) {
         let name = engine.stage_name(stage);
-        let number = engine.kind(stage, &boundary);
-        let kind = match known.remove(&number) {
+        // To make the gradient of what stages share takes other memory than to add to it.
+        let key = (engine.kind(stage, &boundary), engine.parameter_gradient_bytes(stage));
+        let kind = match known.remove(&key) {
             Some(kind) => kind,
             None => {
                 progress(stage, &name);
@@ -181,12 +191,10 @@ pub fn measure<E: Measurable>(
                 kind.map_err(|source| MeasureError::Stage { stage, name: name.clone(), source })?
             }
         };
-        let parameter_gradient_bytes = engine.parameter_gradient_bytes(stage);
-        // What the measured stage had to make of its own was part of what it needed.
-        found.stages.push(StageProfile { name, parameter_gradient_bytes, ..kind.profile.clone() });
+        found.stages.push(StageProfile { name, ..kind.profile.clone() });
         found.spreads.push(kind.spread);
         boundary = kind.output.clone();
-        known.insert(number, kind);
+        known.insert(key, kind);
     }
     Ok(found)
 }
@@ -217,9 +225,18 @@ fn measure_stage<E: Measurable>(
     let timed = measuring.runs.max(SIZED);
     // Where looking for peaks takes time, that is done afterwards, in runs whose time does not count.
     let looked_at = if engine.look_for_peaks(false) { LOOKED_AT } else { 0 };
+    let planned = timed + looked_at;
+    let mut more_since = Instant::now();
     // In turns, so that a machine that slows down slows all of them down.
-    for number in 0..=timed + looked_at {
+    for number in 0..=planned + MORE_RUNS {
         let run = Run { warms_up: number == 0, is_timed: number <= timed };
+        if number == planned + 1 {
+            more_since = Instant::now();
+        }
+        let differs = || [&own].into_iter().chain(&others).any(TapedRuns::differs);
+        if number > planned && (looked_at > 0 || more_since.elapsed() > MORE_TIME || !differs()) {
+            break;
+        }
         if number == timed + 1 {
             engine.look_for_peaks(true);
         }
@@ -239,14 +256,16 @@ fn measure_stage<E: Measurable>(
         }
     }
     engine.look_for_peaks(false);
+    engine.forget_gradients();
     let output_bytes = engine.boundary_bytes(&output);
     // What it made no memory for is the input's.
     let passed_bytes = match engine.live_bytes() {
         Some(_) => output_bytes.saturating_sub(free.left()).min(engine.boundary_bytes(input)),
         None => Bytes::ZERO,
     };
-    let mine = engine.parameter_gradient_bytes(stage).get();
-    let backward_extra = own.backward.extra();
+    // What gradients of parameters keep is what a backward leaves, and no workspace of it.
+    let kept = median(&own.kept);
+    let backward_extra_bytes = |taped: &TapedRuns| Bytes::new(taped.backward.extra().saturating_sub(kept));
     let taped = [&own].into_iter().chain(&others);
     // Two numbers: without a tape an engine may leave behind what nobody asks for until it sweeps, and with one it keeps it.
     let taped_extra = taped.map(|taped| taped.forward.extra()).max().unwrap_or(0);
@@ -262,7 +281,7 @@ fn measure_stage<E: Measurable>(
         tape_bytes: tape_bytes(taped),
         forward_ns: taped.forward.not_below(&own.forward, forward_ns),
         backward_ns: taped.backward.not_below(&own.backward, backward_ns),
-        backward_extra_bytes: Some(Bytes::new(taped.backward.extra().saturating_sub(mine))),
+        backward_extra_bytes: Some(backward_extra_bytes(taped)),
     });
     let options: Vec<TapeOption> = options.collect();
     let forwards = options.iter().map(|option| option.forward_ns);
@@ -282,7 +301,8 @@ fn measure_stage<E: Measurable>(
             unread_ns: forwards.fold(forward_ns, Nanos::min).min(unread_ns),
             forward_extra_bytes: Bytes::new(free_extra),
             taped_extra_bytes: (taped_extra != free_extra).then(|| Bytes::new(taped_extra)),
-            backward_extra_bytes: Bytes::new(backward_extra.saturating_sub(mine)),
+            backward_extra_bytes: backward_extra_bytes(&own),
+            parameter_gradient_bytes: Bytes::new(kept),
             gradient_bytes: (gradient != output_bytes.get()).then(|| Bytes::new(gradient)),
             options,
             ..StageProfile::default()
@@ -300,6 +320,11 @@ const SIZED: usize = 3;
 /// often it comes.
 const LOOKED_AT: usize = 5;
 
+/// How often a stage runs once more where its peaks differ, and for how long: two threads that happen to work at the same time take more
+/// than one after the other, and the worst case comes in some run of a step. In stages that take long it comes in every run.
+const MORE_RUNS: usize = 24;
+const MORE_TIME: Duration = Duration::from_millis(250);
+
 /// What a run is for.
 #[derive(Clone, Copy, Debug)]
 struct Run {
@@ -314,11 +339,17 @@ struct TapedRuns {
     tapes: Vec<u64>,
     /// What the gradient of its output took.
     gradients: Vec<u64>,
+    /// What the gradients of its own parameters kept.
+    kept: Vec<u64>,
     forward: Runs,
     backward: Runs,
 }
 
 impl TapedRuns {
+    fn differs(&self) -> bool {
+        self.forward.differs() || self.backward.differs()
+    }
+
     fn run<E: Measurable>(
         &mut self,
         engine: &mut E,
@@ -346,7 +377,10 @@ impl TapedRuns {
         taken.extra = taken.extra.saturating_sub(released.get());
         self.backward.note(run, taken);
         drop(gradient);
-        engine.forget_gradients();
+        let kept = engine.forget_own_gradients(stage);
+        if !run.warms_up {
+            self.kept.push(kept.get());
+        }
         Ok(())
     }
 }
@@ -423,6 +457,13 @@ impl Runs {
         most.max().unwrap_or(0)
     }
 
+    /// Whether some runs needed more than others, by more than a few handles.
+    fn differs(&self) -> bool {
+        let needed = self.extras.iter().map(|(extra, _)| *extra);
+        let (most, least) = (needed.clone().max().unwrap_or(0), needed.min().unwrap_or(0));
+        most - least > most / 64
+    }
+
     fn spread(&self) -> f64 {
         let ends = self.times.iter().max().zip(self.times.iter().min());
         match (ends, self.median().get()) {
@@ -453,5 +494,15 @@ mod tests {
         assert_eq!(runs(&[8, 9, 10]).not_below(&usual, Nanos::new(11)), Nanos::new(11));
         assert_eq!(runs(&[8, 9, 9]).not_below(&usual, Nanos::new(11)), Nanos::new(9));
         assert_eq!(runs(&[8, 12, 13]).not_below(&usual, Nanos::new(11)), Nanos::new(12));
+    }
+
+    #[test]
+    fn runs_that_need_a_handle_more_do_not_differ() {
+        let needing = |extras: &[u64]| Runs {
+            times: Vec::new(),
+            extras: extras.iter().map(|extra| (*extra, 0)).collect(),
+        };
+        assert!(!needing(&[]).differs() && !needing(&[64_000, 65_000, 64_100]).differs());
+        assert!(needing(&[64_000, 66_000]).differs());
     }
 }

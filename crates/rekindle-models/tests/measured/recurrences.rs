@@ -23,8 +23,9 @@ fn profile(net: &Recurrent, batch: &SequenceBatch) -> Profile {
     let measuring = Measuring { runs: 1, options: false };
     let mut told = 0;
     let found = rekindle::measure(&net.fine(), batch, measuring, &mut |_, _| told += 1).unwrap();
-    // The first slice, whose state needs no gradient, the others, and the head.
-    assert_eq!(told, 3, "stages alike are measured once");
+    // The first slice, whose state needs no gradient; the others; the last, whose backward is the first to make a gradient of what they all
+    // share; and the head.
+    assert_eq!(told, 4, "stages alike are measured once");
     found.into_profile(net.name(), "flex").unwrap()
 }
 
@@ -98,6 +99,34 @@ fn an_optimal_plan_keeps_its_budget() {
             assert!(runs[0].0 == expected, "{part}");
             let peak = runs[0].1.max(runs[1].1);
             assert!(peak <= budget, "{part}: {peak} over {budget}");
+        }
+    });
+}
+
+/// The gradients of the weights that all steps share are most of what a wide recurrence takes back through one of them. Counted as workspace
+/// of every stage, and once more as what the last one leaves, they made predictions a third too high.
+#[test]
+fn a_wide_recurrence_takes_what_is_predicted() {
+    alone(|| {
+        device().seed(3);
+        let net = RecurrentConfig::new(4, 256, 4).with_fine_steps(Some(4)).init(&device()).unwrap();
+        let batch = Recall::new(4, 64).unwrap().draw(4, &mut fastrand::Rng::with_seed(5), &device());
+        let cut = net.fine();
+        let (expected, _) = step(&net, &net, &batch, Rule::EVERY_ONE.into());
+        let measuring = Measuring { options: false, ..Measuring::default() };
+        let found = rekindle::measure(&cut, &batch, measuring, &mut |_, _| {}).unwrap();
+        let profile = found.into_profile(net.name(), "flex").unwrap();
+        for budget in [Budget::of_plain(0.75).unwrap(), Budget::smallest()] {
+            let planned = Planner::new(budget).profile(profile.clone(), 0.0).plan(&cut, &batch).unwrap();
+            let runs = [0, 1, 2].map(|_| step(&net, &cut, &batch, (&planned).into()));
+            assert!(runs[0].0 == expected, "{budget}: gradients differ");
+            let peak = runs.iter().map(|(_, peak)| *peak).max().unwrap();
+            let within = planned.budget_bytes().unwrap();
+            assert!(peak <= within, "{budget}: {peak} over {within}");
+            let listed = rekindle::usual_bookkeeping(profile.stages().len());
+            let predicted: Bytes = [planned.plan().predicted.peak_bytes, listed].into_iter().sum();
+            let off = peak.get() as f64 / predicted.get() as f64 - 1.0;
+            assert!(off.abs() <= 0.1, "{budget}: {peak}, but {predicted} predicted");
         }
     });
 }

@@ -3,14 +3,26 @@
 use std::hash::{Hash, Hasher};
 
 use burn::backend::TensorMetadata;
+use burn::backend::autodiff::NodeId;
 use rekindle_plan::{Bytes, Name, Stage};
-use rekindle_run::Measurable;
+use rekindle_run::{Engine, Measurable};
 
 use super::boundary::{OnDevice, Part, PartGradients};
 use super::engine::BurnEngine;
 use super::tensor::describe;
 use super::{BALANCED, GraphBackend, TapeStrategy};
 use crate::{Error, memory};
+
+/// The most that a gradient takes beside its elements: what a backend writes down of it. The simulator knows nothing of that, and what is
+/// set aside for it is not for each stage to measure.
+const HANDLE_BYTES: u64 = 512;
+
+/// The parameters whose gradients a stage's backward is the first to make: those that no later stage shares.
+fn own_parameters<B: GraphBackend>(engine: &BurnEngine<B>, stage: Stage) -> impl Iterator<Item = NodeId> {
+    let (own, later) = engine.parameters[stage.index()..].split_at(1);
+    let is_own = |id: &&NodeId| !later.iter().flatten().any(|other| other == *id);
+    own.iter().flatten().filter(is_own).copied()
+}
 
 impl<B: GraphBackend> Measurable for BurnEngine<B> {
     fn stages(&self) -> usize {
@@ -46,9 +58,7 @@ impl<B: GraphBackend> Measurable for BurnEngine<B> {
     }
 
     fn parameter_gradient_bytes(&self, stage: Stage) -> Bytes {
-        let (mine, later) = self.parameters[stage.index()..].split_at(1);
-        let mine = mine.iter().flatten().filter(|id| !later.iter().flatten().any(|other| other == *id));
-        mine.filter_map(|id| self.parameter_bytes.get(id).copied()).sum()
+        own_parameters(self, stage).filter_map(|id| self.parameter_bytes.get(&id).copied()).sum()
     }
 
     fn some_gradient(&mut self, output: &OnDevice<B>) -> Result<PartGradients<B>, Error> {
@@ -67,6 +77,19 @@ impl<B: GraphBackend> Measurable for BurnEngine<B> {
 
     fn forget_gradients(&mut self) {
         self.parameter_gradients.clear();
+    }
+
+    fn forget_own_gradients(&mut self, stage: Stage) -> Bytes {
+        let shaped = self.parameter_gradient_bytes(stage);
+        let own: Vec<NodeId> = own_parameters(self, stage).collect();
+        let before = self.live_bytes().unwrap_or_default();
+        let gradients = own.iter().filter_map(|id| self.parameter_gradients.remove(id)).count() as u64;
+        let kept = before.saturating_sub(self.live_bytes().unwrap_or_default());
+        // A gradient can be a part of something larger, as that of a convolution with a stride is, and keeps all of it.
+        match kept.saturating_sub(shaped).get() > gradients * HANDLE_BYTES {
+            true => kept,
+            false => shaped,
+        }
     }
 
     fn look_for_peaks(&mut self, look: bool) -> bool {
