@@ -455,6 +455,7 @@ Examples:
 A page from files shows what is predicted; a page of a run shows what was measured as well.")]
 pub(crate) struct ReportArguments {
     /// What `rekindle train --cache` wrote, or a profile together with --plan; a model is measured without it
+    #[arg(conflicts_with_all = ["SizeArguments", "PlaceArguments"])]
     pub(crate) file: Option<PathBuf>,
     /// The plan that belongs to the profile (rekindle.plan/1)
     #[arg(long, value_name = "FILE", requires = "file")]

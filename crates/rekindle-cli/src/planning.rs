@@ -8,7 +8,6 @@ use rekindle::{
     Staged,
 };
 use rekindle_models::Trainable;
-use rekindle_plan::Predicted;
 
 use crate::amount::{Fraction, Target};
 use crate::cut::{Cut, CutModel, Cutting};
@@ -113,15 +112,20 @@ impl Planning<'_> {
 /// that is run again is a node of its own. docs/measuring.md has the runs this was chosen from, on one model and one machine.
 const WORTH_CUTTING: f64 = 0.04;
 
-/// What plans of several cuts are compared by: their peaks where the smallest is asked for, otherwise their times, of parts with what
-/// they [have to save](WORTH_CUTTING). `once` is the time in which every stage of the cut runs once forth and back: cuts are measured one
-/// after the other, and a machine that has slowed down since has slowed that down as well.
-fn cost_of(predicted: &Predicted, once: Nanos, cut: Cut, smallest: bool) -> f64 {
-    let hidden = if cut == Cut::Parts { WORTH_CUTTING } else { 0.0 };
+/// What plans of several cuts are compared by: the budgets they need where the smallest is asked for, otherwise their times, of parts
+/// with what they [have to save](WORTH_CUTTING).
+fn cost_of(planned: &Planned, cut: Cut, smallest: bool) -> f64 {
     match smallest {
-        true => predicted.peak_bytes.get() as f64,
-        false => predicted.step_ns.ratio(once) + hidden,
+        // Not the peak that is predicted: more stages have more left free for them.
+        true => planned.budget_bytes().unwrap_or(planned.plan().predicted.peak_bytes).get() as f64,
+        false => time_of(planned.plan().predicted.step_ns, planned.profile().lower_bound(), cut),
     }
+}
+
+/// A step's time in `once`, the time in which every stage of the cut runs once forth and back: cuts are measured one after the other, and
+/// a machine that has slowed down since has slowed that down as well.
+fn time_of(step: Nanos, once: Nanos, cut: Cut) -> f64 {
+    step.ratio(once) + if cut == Cut::Parts { WORTH_CUTTING } else { 0.0 }
 }
 
 /// Makes a strategy ready, measuring the model when a plan is asked for and `known` says nothing yet.
@@ -187,10 +191,7 @@ pub(crate) fn ready<M: Trainable>(
     for cut in cuts.iter().copied() {
         match plan(budget, cut.of(model), batch, known.of(cut).as_ref(), planning) {
             Ok(planned) => {
-                let cost = |planned: &Planned, cut: Cut| {
-                    let once = planned.profile().lower_bound();
-                    cost_of(&planned.plan().predicted, once, cut, target.is_smallest())
-                };
+                let cost = |planned: &Planned, cut: Cut| cost_of(planned, cut, target.is_smallest());
                 if best.as_ref().is_none_or(|(best, of)| cost(&planned, cut) < cost(best, *of)) {
                     best = Some((planned, cut));
                 }
@@ -459,39 +460,24 @@ pub(crate) fn refused(error: rekindle::Error) -> Failure {
 mod tests {
     use super::*;
 
-    fn predicted(step: u64, peak: u64) -> Predicted {
-        Predicted { step_ns: Nanos::new(step), peak_bytes: Bytes::new(peak), ..Predicted::default() }
-    }
-
-    /// Whether parts are taken where blocks have a plan, too: blocks are looked at first, and stay unless parts cost less.
-    fn parts_are_taken(parts: Predicted, blocks: Predicted, smallest: bool) -> bool {
-        let once = Nanos::new(1_000);
-        cost_of(&parts, once, Cut::Parts, smallest) < cost_of(&blocks, once, Cut::Blocks, smallest)
+    fn time(step: u64, once: u64, cut: Cut) -> f64 {
+        time_of(Nanos::new(step), Nanos::new(once), cut)
     }
 
     #[test]
     fn parts_are_taken_only_where_they_save_enough() {
-        let blocks = predicted(1_300, 50);
-        assert!(!parts_are_taken(predicted(1_300, 50), blocks, false));
+        let blocks = time(1_300, 1_000, Cut::Blocks);
+        assert!(time(1_300, 1_000, Cut::Parts) >= blocks);
         // Faster, but not by enough.
-        assert!(!parts_are_taken(predicted(1_280, 50), blocks, false));
-        assert!(parts_are_taken(predicted(1_259, 50), blocks, false));
-        // How little memory they take is not asked: both fit.
-        assert!(!parts_are_taken(predicted(1_280, 10), blocks, false));
+        assert!(time(1_280, 1_000, Cut::Parts) >= blocks);
+        assert!(time(1_259, 1_000, Cut::Parts) < blocks);
     }
 
     /// Measured while the machine was half as fast, parts once looked as if no plan of them could pay.
     #[test]
     fn a_machine_that_slows_down_between_two_cuts_does_not_choose() {
-        let blocks = cost_of(&predicted(1_300, 50), Nanos::new(1_000), Cut::Blocks, false);
-        assert!(cost_of(&predicted(2_400, 50), Nanos::new(2_000), Cut::Parts, false) < blocks);
-        assert!(cost_of(&predicted(2_700, 50), Nanos::new(2_000), Cut::Parts, false) > blocks);
-    }
-
-    #[test]
-    fn where_the_smallest_budget_is_asked_for_only_the_peak_counts() {
-        let blocks = predicted(1_300, 50);
-        assert!(parts_are_taken(predicted(9_000, 49), blocks, true));
-        assert!(!parts_are_taken(predicted(1_000, 50), blocks, true));
+        let blocks = time(1_300, 1_000, Cut::Blocks);
+        assert!(time(2_400, 2_000, Cut::Parts) < blocks);
+        assert!(time(2_700, 2_000, Cut::Parts) > blocks);
     }
 }

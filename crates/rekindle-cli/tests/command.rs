@@ -634,3 +634,12 @@ fn graphs_are_planned_and_judged() {
     ];
     assert_snapshot!(seen.join("\n"));
 }
+
+#[test]
+fn a_report_of_a_file_takes_no_flags_of_a_model() {
+    for flags in [["--layers", "2"], ["--model", "gru"], ["--compress", "bf16"], ["--seed", "1"]] {
+        let output = rekindle(&[&["report", "planned.json"], &flags[..]].concat());
+        assert_eq!(output.status.code(), Some(2), "{}", seen(&output));
+        assert!(seen(&output).contains("cannot be used with"), "{}", seen(&output));
+    }
+}

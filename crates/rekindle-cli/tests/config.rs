@@ -102,6 +102,13 @@ fn a_setting_gives_way_to_a_flag_that_excludes_it() {
 }
 
 #[test]
+fn the_sizes_of_a_model_give_way_to_a_file_that_is_reported() {
+    let folder = folder("[report]\nlayers = 2\n");
+    let said = words(&rekindle(folder.path(), &["report", "missing.json"]).stderr);
+    assert!(said.contains("missing.json") && !said.contains("cannot be used with"), "{said}");
+}
+
+#[test]
 fn a_bad_file_is_refused_with_its_line_and_a_hint() {
     let mut all = String::new();
     for file in [
