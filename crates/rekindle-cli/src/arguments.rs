@@ -269,7 +269,7 @@ pub(crate) struct ProfileArguments {
     /// Run nothing: sizes and times from the operations of each stage
     #[arg(long)]
     pub(crate) trace: bool,
-    /// How often each stage runs; the median counts
+    /// How often each stage runs, at least three times; the median counts
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000), conflicts_with = "trace")]
     pub(crate) runs: u16,
     #[command(flatten)]

@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &ProfileArguments) -> Result<(), Failure> {
 /// How far apart the times of each stage lay.
 #[derive(Serialize)]
 struct Noise {
-    runs: u16,
+    runs: usize,
     /// The largest of them.
     noise: f64,
     /// Those of each stage, first to last: the slowest run less the fastest, as a part of the median.
@@ -128,19 +128,19 @@ fn measured<K: Kind>(
     let start = Instant::now();
     let (found, device) = planning::measure_shown(&model, batch, measuring)?;
     let spreads: Vec<StageNoise> = found.spreads.iter().map(Into::into).collect();
-    let (noise, kinds) = (found.noise(), found.kinds);
+    let (noise, kinds, runs) = (found.noise(), found.kinds, found.runs);
     let how = format!(
         "measured in {}: {}, {} of each; their times lay up to {:.0}% apart",
         Nanos::from(start.elapsed()),
         report::counted(kinds, "different stage"),
-        report::counted(usize::from(arguments.runs), "run"),
+        report::counted(runs, "run"),
         noise * 100.0
     );
     let profile = found.into_profile(model.name(), device);
     let profile =
         profile.map_err(|error| Failure::failed(error, "give the model fewer or smaller stages"))?;
     let noise = spreads.iter().map(StageNoise::most).fold(0.0, f64::max);
-    Ok((profile, Noise { runs: arguments.runs, noise, spreads }, how))
+    Ok((profile, Noise { runs, noise, spreads }, how))
 }
 
 /// The stages, from what their operations would do. Nothing is run, and the model is never built.

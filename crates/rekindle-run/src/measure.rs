@@ -60,7 +60,7 @@ pub trait Measurable: Engine {
 /// How to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measuring {
-    /// How often each stage runs; the median counts. One more run goes before, to warm up.
+    /// How often each stage runs, at least three times; the median counts. One more run goes before, to warm up.
     pub runs: usize,
     /// Whether to measure the other ways to keep a tape as well.
     pub options: bool,
@@ -174,7 +174,7 @@ pub fn measure<E: Measurable>(
         stages: Vec::with_capacity(count),
         spreads: Vec::with_capacity(count),
         kinds: 0,
-        runs: measuring.runs,
+        runs: measuring.runs.max(SIZED),
         sized: engine.live_bytes().is_some(),
     };
     let mut boundary = input;
