@@ -190,7 +190,7 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
     };
     let mut known = Knowledge::default();
     if strategies.iter().any(|strategy| matches!(strategy, Strategy::Rule(_))) {
-        known.blocks = Some(planning::measure(Cut::Blocks.of(&model), batch.part(), Measuring::default())?);
+        known.blocks = Some(planning::measure(Cut::Blocks.of(&model), batch.part(), Measuring::steady())?);
     }
     let mut runs = Vec::with_capacity(strategies.len());
     let mut without_plan = Vec::new();

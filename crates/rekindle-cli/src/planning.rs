@@ -177,7 +177,7 @@ pub(crate) fn ready<M: Trainable>(
     if kept.is_none() {
         for cut in cuts.iter().copied() {
             if known.of(cut).is_none() {
-                *known.of(cut) = Some(measure(cut.of(model), batch, Measuring::default())?);
+                *known.of(cut) = Some(measure(cut.of(model), batch, Measuring::steady())?);
             }
         }
         // Cuts are compared at the same bytes: where a part of plain's peak is asked for, that of the first one's.
@@ -246,7 +246,7 @@ fn under_policy<M: Trainable>(
     planning: Planning<'_>,
 ) -> Result<Ready, Failure> {
     if known.of(cut).is_none() {
-        *known.of(cut) = Some(measure(cut.of(model), batch, Measuring::default())?);
+        *known.of(cut) = Some(measure(cut.of(model), batch, Measuring::steady())?);
     }
     let mut planner = Planner::new(Budget::smallest()).places(planning.places.clone());
     if let Some(known) = known.of(cut) {
@@ -380,7 +380,7 @@ fn check_profile<M: Trainable>(
     model: CutModel<'_, M>,
     batch: &M::Batch,
 ) -> Result<Profile, Failure> {
-    let own = measure(model, batch, Measuring { runs: 1, options: true })?.profile;
+    let own = measure(model, batch, Measuring { runs: 1, options: true, ..Measuring::steady() })?.profile;
     let refuse = |what: String, found: String, expected: String| {
         let error =
             anyhow::anyhow!("the profile is of another model; {what}: found {found}, expected {expected}");

@@ -123,7 +123,7 @@ fn measured<K: Kind>(
     let device = device::cpu();
     let model = build(kind, &device, size.seed)?;
     let batch = kind.data().seeded(size.seed).batch(size, &device);
-    let measuring = Measuring { runs: usize::from(arguments.runs), ..Measuring::default() };
+    let measuring = Measuring { runs: usize::from(arguments.runs), ..Measuring::steady() };
     let (model, batch) = (arguments.cut.of(&model), batch.part());
     let start = Instant::now();
     let (found, device) = planning::measure_shown(&model, batch, measuring)?;

@@ -363,7 +363,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let batch = data.batch(size, &device);
     let against = against_plain(&model, &batch, &ready, size.recipe())?;
     if matches!(ready, Ready::Rule(_)) {
-        known.blocks = Some(planning::measure(Cut::Blocks.of(&model), batch.part(), Measuring::default())?);
+        known.blocks = Some(planning::measure(Cut::Blocks.of(&model), batch.part(), Measuring::steady())?);
     }
     if let Some(path) = &arguments.trace {
         let stages = known.blocks.as_ref().map(|known| &known.profile);

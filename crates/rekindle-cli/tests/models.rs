@@ -86,7 +86,7 @@ fn a_model_is_traced_planned_and_trained_from_files() {
             };
             let of_model = [&["--model", model, "--batch", "8"], size].concat();
             run(&[&["profile", how, "--cut", cut, "-o", &profile], &of_model[..]].concat());
-            run(&["plan", &profile, "--budget", "130%", "--margin", "20%", "-o", &plan]);
+            run(&["plan", &profile, "--budget", "130%", "--margin", "30%", "-o", &plan]);
             run(&[&["train", "--steps", "1", "--profile", &profile, "--plan", &plan], &of_model[..]].concat());
         }
     }

@@ -45,7 +45,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let part = batch.slice(0..chunk);
 
     // A plan for half of what a part takes: measured on one part, good for all.
-    let measured = rekindle::measure(&model, &part, Measuring { runs: 3, options: false }, &mut |_, _| {})?;
+    let measured = rekindle::measure(
+        &model,
+        &part,
+        Measuring { runs: 3, options: false, ..Measuring::default() },
+        &mut |_, _| {},
+    )?;
     let noise = measured.noise();
     let profile = measured.into_profile(model.name(), "flex")?;
     let planned = Planner::new(Budget::of_plain(0.5)?).profile(profile, noise).plan(&model, &part);

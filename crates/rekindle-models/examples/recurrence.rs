@@ -61,7 +61,8 @@ fn slots(steps: usize) -> u32 {
 /// The plan of a solver that counts slots, in fine stages.
 fn by_slots(net: &Recurrent, batch: &SequenceBatch, solver: Solver) -> Result<Planned, rekindle::Error> {
     let steps = batch.sequences.dims()[1];
-    let planner = Planner::new(Budget::free()).measuring(Measuring { runs: 1, options: false });
+    let planner =
+        Planner::new(Budget::free()).measuring(Measuring { runs: 1, options: false, ..Measuring::default() });
     planner.solver(solver).slots(slots(steps)).plan(&net.fine(), batch)
 }
 
@@ -74,7 +75,12 @@ fn strategies(steps: usize, rounds: usize, width: usize) -> Result<(), Box<dyn E
     let plain = plain_step()?.peak;
 
     let start = Instant::now();
-    let measured = rekindle::measure(&net, &batch, Measuring { runs: 3, options: false }, &mut |_, _| {})?;
+    let measured = rekindle::measure(
+        &net,
+        &batch,
+        Measuring { runs: 3, options: false, ..Measuring::default() },
+        &mut |_, _| {},
+    )?;
     let noise = measured.noise();
     let profile = measured.into_profile(net.name(), "flex")?;
     let budget = Budget::bytes(Bytes::new(plain.get() / 10));

@@ -38,8 +38,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (expected, _, _) = step(&net, &net, &batch, None)?;
     let (_, plain, _) = step(&net, &net, &batch, None)?;
     let start = Instant::now();
-    let measured =
-        rekindle::measure(&net.fine(), &batch, Measuring { runs: 3, options: false }, &mut |_, _| {})?;
+    let measured = rekindle::measure(
+        &net.fine(),
+        &batch,
+        Measuring { runs: 3, options: false, ..Measuring::default() },
+        &mut |_, _| {},
+    )?;
     let noise = measured.noise();
     let profile = measured.into_profile(net.name(), "flex")?;
     let plan =

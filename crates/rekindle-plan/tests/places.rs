@@ -444,12 +444,15 @@ fn check_against_exhaustive(profile: &Profile) {
     check(profile, &expected);
 }
 
+type Solve = fn(&Profile, &Request) -> Result<rekindle_plan::Plan, SolveError>;
+
+/// The solvers that move boundaries as if stages did not differ.
+const LEVELS: [Solve; 2] = [multi_level::solve, multi_level::solve_disk_revolve];
+
 /// Whether a plan of another class beats those of this one: a copy in a tier may stay for a second sweep.
 fn beaten(profile: &Profile, expected: &[(Bytes, Nanos)]) -> bool {
-    let solvers: [fn(&Profile, &Request) -> Result<rekindle_plan::Plan, SolveError>; 2] =
-        [multi_level::solve, multi_level::solve_disk_revolve];
     let slots = 0..=profile.stages().len() as u32;
-    slots.flat_map(|slots| solvers.map(|solve| solve(profile, &Request::with_slots(slots)))).flatten().any(
+    slots.flat_map(|slots| LEVELS.map(|solve| solve(profile, &Request::with_slots(slots)))).flatten().any(
         |plan| {
             let within = expected.iter().rev().find(|point| point.0 <= plan.predicted.peak_bytes);
             within.is_none_or(|point| plan.predicted.step_ns < point.1)
@@ -619,10 +622,8 @@ proptest! {
     fn beside_a_tier_nothing_is_slower_than_multi_level_nor_refused_where_it_has_a_plan(
         profile in any_places(33..70),
     ) {
-        let solvers: [fn(&Profile, &Request) -> Result<rekindle_plan::Plan, SolveError>; 2] =
-            [multi_level::solve, multi_level::solve_disk_revolve];
         let frontier = optimal::frontier(&profile, &Request::default()).unwrap();
-        for (slots, solve) in [0, 2, 12].into_iter().flat_map(|slots| solvers.map(|solve| (slots, solve))) {
+        for (slots, solve) in [0, 2, 12].into_iter().flat_map(|slots| LEVELS.map(|solve| (slots, solve))) {
             let Ok(level) = solve(&profile, &Request::with_slots(slots)) else { continue };
             let budget = level.predicted.peak_bytes;
             let plan = optimal::solve(&profile, &Request::new(budget)).unwrap();

@@ -64,11 +64,21 @@ pub struct Measuring {
     pub runs: usize,
     /// Whether to measure the other ways to keep a tape as well.
     pub options: bool,
+    /// Whether stages that need more memory in one run than in another run some more: the worst case may not have come yet. How often
+    /// that is depends on what is found. So it is not for stages that talk to others while they run, all of which must run as often.
+    pub until_steady: bool,
+}
+
+impl Measuring {
+    /// As usual, and [until it is steady](Self::until_steady): for stages that run on one machine.
+    pub fn steady() -> Self {
+        Self { until_steady: true, ..Self::default() }
+    }
 }
 
 impl Default for Measuring {
     fn default() -> Self {
-        Self { runs: 9, options: true }
+        Self { runs: 9, options: true, until_steady: false }
     }
 }
 
@@ -234,7 +244,8 @@ fn measure_stage<E: Measurable>(
             more_since = Instant::now();
         }
         let differs = || [&own].into_iter().chain(&others).any(TapedRuns::differs);
-        if number > planned && (looked_at > 0 || more_since.elapsed() > MORE_TIME || !differs()) {
+        let more = measuring.until_steady && looked_at == 0 && more_since.elapsed() <= MORE_TIME;
+        if number > planned && !(more && differs()) {
             break;
         }
         if number == timed + 1 {

@@ -118,7 +118,7 @@ impl<'a> Planner<'a> {
     pub fn new(budget: Budget) -> Self {
         Self {
             budget,
-            measuring: Measuring::default(),
+            measuring: Measuring::steady(),
             margin: None,
             solver: Solver::Optimal,
             slots: None,
@@ -130,7 +130,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// How to measure the stages.
+    /// How to measure the stages; unless set [`Measuring::steady`], which is not for stages that talk to other ranks.
     #[must_use]
     pub fn measuring(mut self, measuring: Measuring) -> Self {
         self.measuring = measuring;

@@ -28,7 +28,7 @@ pub(crate) fn measure(
             told = progress.call1((stage.number(), name)).map(|_| ());
         }
     };
-    let measuring = Measuring { runs, options };
+    let measuring = Measuring { runs, options, ..Measuring::steady() };
     let found = rekindle_run::measure(&mut engine, Handle::new(input), measuring, &mut tell);
     told?;
     let found = found.map_err(|error| match error {

@@ -179,7 +179,7 @@ fn warm_up<M: Trainable>(
     if world.rank() == 0 {
         return Ok(());
     }
-    let once = rekindle::Measuring { runs: 1, options: false };
+    let once = rekindle::Measuring { runs: 1, options: false, ..rekindle::Measuring::default() };
     rekindle::measure(&cut.of(model), batch, once, &mut |_, _| {})?;
     Ok(())
 }
@@ -211,6 +211,7 @@ fn measure_together<M: Trainable>(
     model: &M,
     batch: &M::Batch,
 ) -> Result<Known, Failure> {
+    // Not until it is steady: all of them must run each stage as often.
     let own = together(world, planning::measure(cut.of(model), batch, rekindle::Measuring::default()))?;
     let first = world.broadcast(0, own.profile.to_json().into_bytes())?;
     let profile = Profile::from_json(&String::from_utf8_lossy(&first)).map_err(|error| damaged(&error))?;
@@ -239,7 +240,7 @@ fn in_a_pipeline<M: Trainable>(
     let told = from_first(world, || {
         let known = match measured {
             Some(known) => known,
-            None => planning::measure(Cut::Blocks.of(model), batch, rekindle::Measuring::default())?,
+            None => planning::measure(Cut::Blocks.of(model), batch, rekindle::Measuring::steady())?,
         };
         let (stages, micro_batches) = (grid.shape.stages, size.micro_batches);
         // Micro-batches in flight have nodes each: about as many as all stages of one.

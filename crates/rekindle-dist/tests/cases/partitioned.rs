@@ -70,8 +70,13 @@ pub(crate) fn saves_memory(world: &Mpi) {
     let places = Partitioned::place(Places::new(), group(world));
     step(&net, &batch, Rule::EVERY_ONE.into());
     let (expected, whole) = step(&net, &batch, Rule::EVERY_ONE.into());
-    let found =
-        rekindle::measure(&net, &batch, Measuring { runs: 1, options: false }, &mut |_, _| {}).unwrap();
+    let found = rekindle::measure(
+        &net,
+        &batch,
+        Measuring { runs: 1, options: false, ..Measuring::default() },
+        &mut |_, _| {},
+    )
+    .unwrap();
     let codec = Codec {
         name: "partition".parse().unwrap(),
         bytes_per_kibibyte: u32::try_from(1024_usize.div_ceil(size)).unwrap(),

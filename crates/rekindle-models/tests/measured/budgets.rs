@@ -91,7 +91,7 @@ where
     step(model, cut, batch, Rule::EVERY_ONE.into());
     let (expected, plain_peak) = step(model, cut, batch, Rule::StoreAll.into());
     assert!(!expected.is_empty());
-    let found = rekindle::measure(cut, batch, Measuring::default(), &mut |_, _| {}).unwrap();
+    let found = rekindle::measure(cut, batch, Measuring::steady(), &mut |_, _| {}).unwrap();
     let noise = found.noise();
     let profile = on_a_steady_clock(&found.into_profile(cut.name(), "flex").unwrap());
     let mut last = Bytes::MAX;
@@ -244,7 +244,10 @@ fn stages_that_differ_in_a_setting_are_measured_apart() {
             let x = Tensor::<3>::ones([1, 8, 64], &device()).require_grad();
             let region = rekindle::Region::new();
             let region = region.stages_with("block", &blocks, None, rekindle_models::GptBlock::forward);
-            region.measure(x, Measuring { runs: 1, options: false }, &mut |_, _| {}).unwrap().kinds
+            region
+                .measure(x, Measuring { runs: 1, options: false, ..Measuring::default() }, &mut |_, _| {})
+                .unwrap()
+                .kinds
         };
         assert_eq!(found([0.1, 0.1]), 1);
         assert_eq!(found([0.1, 0.2]), 2);

@@ -20,7 +20,7 @@ fn batch(steps: usize) -> SequenceBatch {
 }
 
 fn profile(net: &Recurrent, batch: &SequenceBatch) -> Profile {
-    let measuring = Measuring { runs: 1, options: false };
+    let measuring = Measuring { runs: 1, options: false, ..Measuring::default() };
     let mut told = 0;
     let found = rekindle::measure(&net.fine(), batch, measuring, &mut |_, _| told += 1).unwrap();
     // The first slice, whose state needs no gradient; the others; the last, whose backward is the first to make a gradient of what they all
@@ -113,7 +113,7 @@ fn a_wide_recurrence_takes_what_is_predicted() {
         let batch = Recall::new(4, 64).unwrap().draw(4, &mut fastrand::Rng::with_seed(5), &device());
         let cut = net.fine();
         let (expected, _) = step(&net, &net, &batch, Rule::EVERY_ONE.into());
-        let measuring = Measuring { options: false, ..Measuring::default() };
+        let measuring = Measuring { options: false, ..Measuring::steady() };
         let found = rekindle::measure(&cut, &batch, measuring, &mut |_, _| {}).unwrap();
         let profile = found.into_profile(net.name(), "flex").unwrap();
         for budget in [Budget::of_plain(0.75).unwrap(), Budget::smallest()] {

@@ -164,7 +164,7 @@ fn the_tapes_of_a_conv_net_are_within_a_tenth_of_what_they_take() {
 
 /// Every stage of a model in parts, traced and measured.
 fn compare_parts<M: Trainable>(what: &str, model: &M, batch: &M::Batch) {
-    let once = rekindle::Measuring { runs: 1, options: false };
+    let once = rekindle::Measuring { runs: 1, options: false, ..rekindle::Measuring::default() };
     let found = rekindle::measure(&model.fine(), batch, once, &mut |_, _| {}).unwrap();
     let measured = found.into_profile(what, "flex").unwrap();
     let (region, input) = model.fine().stages(batch);

@@ -63,7 +63,7 @@ fn fields_are_stages_in_their_order() {
     let device = device();
     let net = net(&device);
     let names: Vec<String> = {
-        let measuring = Measuring { runs: 1, options: false };
+        let measuring = Measuring { runs: 1, options: false, ..Measuring::default() };
         let found = net.region().measure(random([4, 8], &device).require_grad(), measuring, &mut |_, _| {});
         found.unwrap().stages.into_iter().map(|stage| stage.name).collect()
     };

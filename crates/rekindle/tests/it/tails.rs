@@ -141,7 +141,9 @@ fn measuring_says_what_a_tail_takes() {
         .stage("with", &layer, |layer: &Linear, x: Tensor<2>| tail(|| through(layer, x)))
         .stage("without", &NoModule, |_: &NoModule, x: Tensor<2>| gelu(x));
     let x = Tensor::<2>::ones([512, 256], &device);
-    let measured = region.measure(x, Measuring { runs: 5, options: true }, &mut |_, _| {}).unwrap();
+    let measured = region
+        .measure(x, Measuring { runs: 5, options: true, ..Measuring::default() }, &mut |_, _| {})
+        .unwrap();
     let [with, without] = &measured.stages[..] else { panic!() };
     // Without its product there is next to nothing left of the stage.
     assert!(with.unread_ns.get() > with.forward_ns.get() / 2, "{with:?}");

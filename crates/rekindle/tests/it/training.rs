@@ -392,8 +392,13 @@ fn checkpoints_of_16_bits_take_half() {
         let model = Model::new(&device);
         let (x, _) = batch(&device, 64, dtype);
         let region = Region::new().stages("layer", &model.layers, Layer::forward);
-        let found =
-            region.measure(x, rekindle::Measuring { runs: 1, options: false }, &mut |_, _| {}).unwrap();
+        let found = region
+            .measure(
+                x,
+                rekindle::Measuring { runs: 1, options: false, ..rekindle::Measuring::default() },
+                &mut |_, _| {},
+            )
+            .unwrap();
         found.stages.iter().map(|stage| stage.output_bytes.get()).sum()
     }
     let wide = kept(DType::F32);
