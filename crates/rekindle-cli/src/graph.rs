@@ -77,8 +77,15 @@ fn solve(solver: Named, graph: &Graph, request: &Request) -> Result<GraphPlan, F
                 return Err(Failure::request(error, "give --budget, such as --budget 2GiB"));
             };
             // The budget is for what stays between forward and backward, as in `torch.compile`; the peak is what it is.
-            let selection =
-                knapsack_selection(graph, budget).map_err(|error| unsolved(error, request.margin))?;
+            let selection = knapsack_selection(graph, budget).map_err(|error| match error {
+                GraphSolveError::BudgetTooSmall { smallest_bytes, .. } => Failure::request(
+                    anyhow::anyhow!(
+                        "`knapsack` cannot keep less than {smallest_bytes} between forward and backward, but {budget} is given"
+                    ),
+                    format!("give --budget {} or more", plan::with_margin(smallest_bytes, request.margin)),
+                ),
+                other => unsolved(other, request.margin),
+            })?;
             let plan = selection.plan(graph, None).map_err(refused)?;
             let peak = plan.predicted.peak_bytes;
             if peak > budget {

@@ -69,7 +69,9 @@ fn too_small(
     profile: &Profile,
     request: &Request,
 ) -> Failure {
-    let least = Request { budget_bytes: Some(smallest), margin: 0.0, ..request.clone() };
+    // It is only to be told what takes so much: not as long again.
+    let time_limit = request.time_limit / 4;
+    let least = Request { budget_bytes: Some(smallest), margin: 0.0, time_limit, ..request.clone() };
     let plan = solver.solve(profile, &least).ok();
     let set_by = plan.and_then(|plan| {
         let (_, simulation) = plan.judge(profile).ok()?;

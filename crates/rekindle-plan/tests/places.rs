@@ -670,3 +670,34 @@ fn many_places_keep_to_the_time_limit() {
     optimal::solve(&profile, &request).unwrap();
     assert!(start.elapsed() < 8 * limit, "{:?}", start.elapsed());
 }
+
+/// The bound took the chain's input to be on the device while the last stage goes back, wherever it was moved.
+#[test]
+fn a_large_input_that_is_moved_leaves_its_room_to_tapes_and_to_the_bound() {
+    let stages = (0..40).map(|number| rekindle_plan::StageProfile {
+        name: format!("stage.{number}"),
+        output_bytes: Bytes::new(10),
+        tape_bytes: Bytes::new(100),
+        forward_ns: Nanos::new(10),
+        backward_ns: Nanos::new(20),
+        ..rekindle_plan::StageProfile::default()
+    });
+    let tier = Tier {
+        name: name("host"),
+        capacity_bytes: Bytes::new(1 << 40),
+        write_bytes_per_second: 1_000_000_000_000,
+        read_bytes_per_second: 1_000_000_000_000,
+    };
+    let profile = Profile::new("wide", "none", Bytes::new(3_000), stages.collect()).unwrap();
+    let profile = profile.with_places(vec![tier], vec![]).unwrap();
+    let frontier = optimal::frontier(&profile, &Request::default()).unwrap();
+    for budget in [3_500, 4_000, 5_000, 6_000].map(Bytes::new) {
+        let plan = optimal::solve(&profile, &Request::new(budget)).unwrap();
+        let other = frontier.plan(&profile, budget).unwrap();
+        for (one, two) in [(&plan, &other), (&other, &plan)] {
+            assert!(one.predicted.lower_bound_ns <= two.predicted.step_ns, "at {budget}");
+        }
+        // The input comes back for the first stage alone: some ten stages run again where forty would.
+        assert!(plan.predicted.step_ns <= Nanos::new(1_300), "at {budget}: {}", plan.predicted.step_ns);
+    }
+}

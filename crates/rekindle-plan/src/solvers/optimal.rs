@@ -91,9 +91,13 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
     let usable = request.usable_bytes();
     let room = usable.get().checked_sub(chain.boundary[0]);
     let until = deadline(request);
-    // Where boundaries can be moved, looking at that needs time, too.
+    // Where boundaries can be moved, looking at that needs time, too; of very long chains most of it.
     let moves = !profile.tiers().is_empty() || !profile.codecs().is_empty();
-    let until_moved = if moves { halfway(until) } else { until };
+    let until_moved = match (moves, chain.stages() > MOST_STAGES) {
+        (false, _) => until,
+        (true, false) => halfway(until),
+        (true, true) => halfway(halfway(until)),
+    };
     let mut search = Search::new(&chain, room.unwrap_or(0), request.gap, until_moved);
     let on_device = match room {
         Some(_) => look(&mut search, &chain, profile, request),
@@ -105,7 +109,7 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
         return finish(profile, budget, search.best.map(|best| best.1), search.bound);
     }
     // What is proven of plans on the device does not hold for those that move boundaries; this holds for all.
-    search.bound = Knapsack::new(&chain).bound(room.unwrap_or(0));
+    search.bound = Knapsack::anywhere(&chain).bound(room.unwrap_or(0));
     let all_fits = search.best.as_ref().is_some_and(|best| best.0 == 0);
     let close = search.close() && chain.stages() > places::EXACT_STAGES;
     let elsewhere = match all_fits || close {
@@ -230,7 +234,7 @@ fn simpler(search: &mut Search<'_>, profile: &Profile, request: &Request) -> Res
             let budget_bytes = request.usable_bytes();
             Err(SolveError::BudgetTooSmall { solver: NAME, budget_bytes, smallest_bytes })
         }
-        (None, ..) if search.late() => {
+        (None, ..) if Instant::now() > search.deadline => {
             let why = "time was up before there was a plan; give it more".to_owned();
             Err(SolveError::TooLong { solver: NAME, stages, why })
         }

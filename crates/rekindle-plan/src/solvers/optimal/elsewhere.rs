@@ -43,19 +43,21 @@ impl Elsewhere {
         if profile.tiers().is_empty() && profile.codecs().is_empty() {
             return None;
         }
-        let start = Instant::now();
-        let first = Places::new(profile, chain, Places::first_size(chain), room, halfway(until));
-        let each = start.elapsed();
-        let least = first.thinned.then(|| Places::least(profile, chain, halfway(until)));
-        let mut elsewhere = Self { places: vec![first], least, others: Vec::new(), late: false };
+        // These know plans for little room soonest.
+        let mut others = Vec::new();
         for way in [Way::HRevolve, Way::DiskRevolve] {
             let found = |tried: Tried| Found {
                 need: tried.peak_bytes.get().saturating_sub(chain.boundary[0]),
                 overhead: tried.step_ns.get().saturating_sub(chain.base),
                 source: Source::Levels { way, slots: tried.slots },
             };
-            elsewhere.others.extend(way.every(profile, halfway(until)).into_iter().map(found));
+            others.extend(way.every(profile, halfway(until)).into_iter().map(found));
         }
+        let start = Instant::now();
+        let first = Places::new(profile, chain, Places::first_size(chain), room, halfway(until));
+        let each = start.elapsed();
+        let least = if first.thinned { Places::least(profile, chain, halfway(until)) } else { None };
+        let mut elsewhere = Self { places: vec![first], least, others, late: false };
         elsewhere.look_from_the_least(profile, chain, room, until);
         elsewhere.late |= Instant::now() > until;
         let done = |elsewhere: &Self| elsewhere.best(room).is_some_and(|found| enough(found.overhead));

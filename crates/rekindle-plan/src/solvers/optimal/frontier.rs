@@ -87,7 +87,10 @@ impl Frontier {
         let mut frontier = Self {
             points: Vec::new(),
             sources: Vec::new(),
-            knapsack: Knapsack::new(&chain),
+            knapsack: match profile.tiers().is_empty() && profile.codecs().is_empty() {
+                true => Knapsack::new(&chain),
+                false => Knapsack::anywhere(&chain),
+            },
             elsewhere: Elsewhere::of(profile, &chain, chain.store_all_room(), halfway(until), |_| false),
             views: Vec::new(),
             chain,

@@ -12,6 +12,8 @@ use super::chain::Chain;
 pub(super) struct Knapsack {
     /// What is held in any case.
     held: u64,
+    /// The chain's input, when it can be moved away and its room used.
+    freed: u64,
     /// Overhead when nothing else is.
     overhead: u64,
     /// The best bargains first: the bytes they take and the overhead they save, each with all before it.
@@ -45,12 +47,17 @@ impl Knapsack {
             sum = (sum.0.saturating_add(bargain.0), sum.1.saturating_add(bargain.1));
             *bargain = sum;
         }
-        Self { held, overhead, bargains }
+        Self { held, freed: 0, overhead, bargains }
+    }
+
+    /// The knapsack of a chain whose boundaries can be moved away, its input among them.
+    pub(super) fn anywhere(chain: &Chain) -> Self {
+        Self { freed: chain.boundary[0], ..Self::new(chain) }
     }
 
     /// Overhead in nanoseconds that no plan within `room` can do without.
     pub(super) fn bound(&self, room: u64) -> u64 {
-        let left = room.saturating_sub(self.held);
+        let left = room.saturating_add(self.freed).saturating_sub(self.held);
         let whole = self.bargains.partition_point(|(bytes, _)| *bytes <= left);
         let before = whole.checked_sub(1).map_or((0, 0), |last| self.bargains[last]);
         let overhead = self.overhead.saturating_sub(before.1);

@@ -40,7 +40,7 @@ const LATE_LABELS: usize = 4;
 
 /// Where only the least room is asked for: chains up to this length are looked at in single stages, and up to that with
 /// many labels, which only tiers that may be full have a use for.
-const LEAST_STAGES: usize = 1_000;
+const LEAST_STAGES: usize = 400;
 const LEAST_EXACT: usize = 40;
 const LEAST_LABELS: usize = 16;
 
@@ -141,15 +141,14 @@ impl Places {
     /// The same chain asked for the least room alone, whatever it costs, which can be known of far longer chains.
     ///
     /// It is the least to the byte, unless tiers are so small that it matters what else lies in them. Its plans are made
-    /// of what costs least at once, step by step.
-    pub(super) fn least(profile: &Profile, chain: &Chain, until: Instant) -> Self {
+    /// of what costs least at once, step by step. `None` when time is up before it is known.
+    pub(super) fn least(profile: &Profile, chain: &Chain, until: Instant) -> Option<Self> {
         let mut places = Self::unsolved(profile, chain.grouped(chain.stages().div_ceil(LEAST_STAGES)));
         let watches = places.watched.iter().any(Option::is_some);
         let many = watches && places.chain.stages() <= LEAST_EXACT;
         places.most_labels = if many { LEAST_LABELS } else { 1 };
         places.timed = false;
-        places.solve(u64::MAX, until);
-        places
+        places.solve(u64::MAX, until).then_some(places)
     }
 
     fn unsolved(profile: &Profile, chain: Chain) -> Self {
@@ -251,7 +250,8 @@ impl Places {
         free
     }
 
-    fn solve(&mut self, room: u64, until: Instant) {
+    /// Solves every cell; false when time was up before, which only ends what cannot make do with fewer labels.
+    fn solve(&mut self, room: u64, until: Instant) -> bool {
         let stages = self.chain.stages();
         // Cells of the same stages behind an input of the same size are the same.
         let cells = super::cells::Cells::new(&self.chain);
@@ -270,8 +270,10 @@ impl Places {
                 if number < next {
                     continue;
                 }
-                if self.most_labels > LATE_LABELS && Instant::now() > until {
-                    self.hurry();
+                match self.most_labels > LATE_LABELS {
+                    true if Instant::now() > until => self.hurry(),
+                    false if !self.timed && Instant::now() > until => return false,
+                    _ => {}
                 }
                 for variant in 0..variants {
                     let ask =
@@ -286,6 +288,7 @@ impl Places {
                 }
             }
         }
+        true
     }
 
     fn labels(&self, ask: Ask) -> &[Label] {
@@ -424,7 +427,7 @@ impl Places {
         let freed = if ask.taped { 0 } else { chain.boundary[first] };
         let lowest = lowest.saturating_sub(freed).max(self.lowest(first));
         let (places, free) = (self.places(ask), self.free());
-        let mut looked_at = 0;
+        let (mut looked_at, mut least_room) = (0, u64::MAX);
         let needs = self.sweep_needs(first, end, most);
         for at in 0..needs.len() {
             // One label is all that is asked for, and there is none with less room.
@@ -432,11 +435,16 @@ impl Places {
             if !self.timed && self.most_labels == 1 && labels[looked_at..].iter().any(least) {
                 break;
             }
+            let new = labels[looked_at..].iter().filter(|label| fits(label.used, free));
+            least_room = new.map(|label| label.room).fold(least_room, u64::min);
             looked_at = labels.len();
             // The longest sweep leaves the least to be held at once.
             let index = if self.timed { at } else { needs.len() - 1 - at };
             let middle = first + 1 + index;
             let floor = needs[index].saturating_add(chain.waiting(end));
+            if !self.timed && self.cannot_be_less(ask, (middle, floor), least_room) {
+                continue;
+            }
             for &place in &places {
                 let Some((after, need, freed, used, cost)) = self.sweep(ask, middle, place) else { continue };
                 let after = self.labels(after);
@@ -459,6 +467,18 @@ impl Places {
             labels.iter_mut().for_each(|label| label.overhead = 0);
         }
         labels
+    }
+
+    /// Whether a sweep leads to no less room than is known, as far as its parts tell.
+    fn cannot_be_less(&self, ask: Ask, (middle, floor): (usize, u64), known: u64) -> bool {
+        // Where a tier may be full, as much room with less in the tier is worth something.
+        let known = if self.watched.iter().any(Option::is_some) { known.saturating_add(1) } else { known };
+        let least = |ask: Ask| self.labels(ask).first().map_or(u64::MAX, |label| label.room);
+        let freed = if ask.taped { 0 } else { self.chain.boundary[ask.first] };
+        let after = Ask { first: middle, end: ask.end, taped: false, arrival: None };
+        floor >= known
+            || least(Ask { end: middle, ..ask }) >= known
+            || least(after).saturating_add(self.chain.boundary[middle]).saturating_sub(freed) >= known
     }
 
     /// The labels that no other beats, thinned when they are too many.
@@ -671,7 +691,7 @@ mod tests {
             let until = Instant::now() + Duration::from_secs(600);
             let everything = Places::new(&profile, &chain, 1, chain.store_all_room(), until);
             prop_assert!(!everything.thinned);
-            let least = Places::least(&profile, &chain, until);
+            let least = Places::least(&profile, &chain, until).unwrap();
             prop_assert_eq!(least.least_room(), everything.least_room());
             let room = least.least_room().unwrap();
             let simulation = simulate(&profile, &least.actions(room).unwrap()).unwrap();
