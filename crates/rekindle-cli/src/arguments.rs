@@ -395,7 +395,7 @@ Examples:
   rekindle frontier profile.json --budget 30% -o plan.json
 
 A plan is at least as fast as the last point within its budget. `rekindle plan` looks at its
-budget alone, which is sooner done, and stops within 1% of the fastest.")]
+budget alone, which is sooner done, and stops at a plan that may be slower by the gap it states.")]
 pub(crate) struct FrontierArguments {
     /// The profile (rekindle.profile/1)
     pub(crate) profile: PathBuf,

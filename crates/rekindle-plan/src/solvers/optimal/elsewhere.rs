@@ -54,7 +54,7 @@ impl Elsewhere {
             others.extend(way.every(profile, halfway(until)).into_iter().map(found));
         }
         let start = Instant::now();
-        let first = Places::new(profile, chain, Places::first_size(chain), room, halfway(until));
+        let first = Places::new(profile, chain, Places::first_size(chain), room, halfway(until))?;
         let each = start.elapsed();
         let least = if first.thinned { Places::least(profile, chain, halfway(until)) } else { None };
         let mut elsewhere = Self { places: vec![first], least, others, late: false };
@@ -84,7 +84,8 @@ impl Elsewhere {
             }
             size = size.div_ceil(2);
             let start = Instant::now();
-            self.places.push(Places::new(profile, chain, size, room, start + part));
+            let Some(places) = Places::new(profile, chain, size, room, start + part) else { return };
+            self.places.push(places);
             each = start.elapsed();
         }
     }

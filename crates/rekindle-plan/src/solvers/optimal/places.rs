@@ -122,15 +122,22 @@ pub(super) struct Places {
 impl Places {
     /// The profile's chain with its tiers and codecs, in groups of `size` stages, for all rooms up to `room`.
     ///
-    /// Short chains are solved exactly. Long ones with a limit to the labels of a cell.
-    pub(super) fn new(profile: &Profile, chain: &Chain, size: usize, room: u64, until: Instant) -> Self {
+    /// Short chains are solved exactly. Long ones with a limit to the labels of a cell; `None` when time is up before groups
+    /// smaller than the [first](Self::first_size) are solved.
+    pub(super) fn new(
+        profile: &Profile,
+        chain: &Chain,
+        size: usize,
+        room: u64,
+        until: Instant,
+    ) -> Option<Self> {
         let exact = chain.stages() <= EXACT_STAGES;
         let mut places = Self::unsolved(profile, chain.grouped(size));
         places.most_labels = if exact { 6_000 } else { FEW_LABELS };
         places.find_arrivals(if exact { 24 } else { 4 });
-        places.solve(room, until);
+        let solved = places.solve(room, until);
         places.thinned |= size > 1;
-        places
+        solved.then_some(places)
     }
 
     /// The first size of groups to look at.
@@ -250,7 +257,7 @@ impl Places {
         free
     }
 
-    /// Solves every cell; false when time was up before, which only ends what cannot make do with fewer labels.
+    /// Solves every cell; false when time was up before. Few groups are soon done with few labels, and always have an answer.
     fn solve(&mut self, room: u64, until: Instant) -> bool {
         let stages = self.chain.stages();
         // Cells of the same stages behind an input of the same size are the same.
@@ -270,12 +277,13 @@ impl Places {
                 if number < next {
                     continue;
                 }
-                match self.most_labels > LATE_LABELS {
-                    true if Instant::now() > until => self.hurry(),
-                    false if !self.timed && Instant::now() > until => return false,
-                    _ => {}
-                }
                 for variant in 0..variants {
+                    if Instant::now() > until {
+                        match stages > MOST_GROUPS {
+                            true => return false,
+                            false => self.hurry(),
+                        }
+                    }
                     let ask =
                         Ask { first, end, taped: variant % 2 == 1, arrival: (variant / 2).checked_sub(1) };
                     let labels = self.candidates(ask, room, after);
@@ -513,6 +521,9 @@ impl Places {
     /// Leaves few labels to every cell, also to those that are solved: whoever is joined with them takes as long as they
     /// are many.
     fn hurry(&mut self) {
+        if self.most_labels <= LATE_LABELS {
+            return;
+        }
         self.most_labels = LATE_LABELS;
         for labels in self.labels.iter_mut().filter(|labels| labels.len() > LATE_LABELS) {
             *labels = thinned(labels, LATE_LABELS);
@@ -689,7 +700,7 @@ mod tests {
             let profile = profile.with_places(tiers, small.map(codec).into_iter().collect()).unwrap();
             let chain = Chain::new(&profile);
             let until = Instant::now() + Duration::from_secs(600);
-            let everything = Places::new(&profile, &chain, 1, chain.store_all_room(), until);
+            let everything = Places::new(&profile, &chain, 1, chain.store_all_room(), until).unwrap();
             prop_assert!(!everything.thinned);
             let least = Places::least(&profile, &chain, until).unwrap();
             prop_assert_eq!(least.least_room(), everything.least_room());
