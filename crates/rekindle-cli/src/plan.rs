@@ -75,13 +75,16 @@ fn too_small(
     let plan = solver.solve(profile, &least).ok();
     let set_by = plan.and_then(|plan| {
         let (_, simulation) = plan.judge(profile).ok()?;
-        Some(format!(", which {} needs", report::set_by(profile, &plan, &simulation)))
+        Some(report::set_by(profile, &plan, &simulation))
     });
-    Failure::request(
-        anyhow::anyhow!(
-            "{error}{}. A smaller batch or shorter sequence, or cutting that stage in two, would lower it",
-            set_by.unwrap_or_default()
+    let why = match set_by {
+        Some(stage) => format!(
+            ", which {stage} needs. A smaller batch or shorter sequence, or cutting that stage in two, would lower it"
         ),
+        None => ". A smaller batch or shorter sequence would lower it".to_owned(),
+    };
+    Failure::request(
+        anyhow::anyhow!("{error}{why}"),
         format!("give --budget {} or more", with_margin(smallest, request.margin)),
     )
 }

@@ -81,13 +81,27 @@ fn a_model_is_traced_planned_and_trained_from_files() {
             let (profile, plan) = (file("profile.json"), file("plan.json"));
             let run = |arguments: &[&str]| {
                 let output = rekindle(arguments);
-                let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                assert!(output.status.success(), "{model} {cut} {how} {arguments:?}: {said}");
+                (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
+            };
+            let done = |arguments: &[&str]| {
+                let (success, said) = run(arguments);
+                assert!(success, "{model} {cut} {how} {arguments:?}: {said}");
             };
             let of_model = [&["--model", model, "--batch", "8"], size].concat();
-            run(&[&["profile", how, "--cut", cut, "-o", &profile], &of_model[..]].concat());
-            run(&["plan", &profile, "--budget", "130%", "--margin", "30%", "-o", &plan]);
-            run(&[&["train", "--steps", "1", "--profile", &profile, "--plan", &plan], &of_model[..]].concat());
+            done(&[&["profile", how, "--cut", cut, "-o", &profile], &of_model[..]].concat());
+            let plan_with = |margin: &str| {
+                done(&["plan", &profile, "--budget", "130%", "--margin", margin, "-o", &plan]);
+                run(&[&["train", "--steps", "1", "--profile", &profile, "--plan", &plan], &of_model[..]]
+                    .concat())
+            };
+            let (success, said) = plan_with("20%");
+            // A trace knows of no memory that two threads take at once: whoever is refused is told a margin that is enough.
+            if !success {
+                let margin = said.split("--margin ").nth(1).and_then(|rest| rest.split_whitespace().next());
+                let (success, said) =
+                    plan_with(margin.unwrap_or_else(|| panic!("{model} {cut} {how}: {said}")));
+                assert!(how == "--trace" && success, "{model} {cut} {how}: {said}");
+            }
         }
     }
 }

@@ -33,6 +33,7 @@
 
 mod action;
 mod bytes;
+mod divisor;
 mod format;
 pub mod graph;
 mod illegal;

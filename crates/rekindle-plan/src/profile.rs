@@ -497,6 +497,11 @@ impl Profile {
         &self.stages
     }
 
+    /// Whether boundaries can go anywhere but to the device.
+    pub(crate) fn has_places(&self) -> bool {
+        !self.tiers.is_empty() || !self.codecs.is_empty()
+    }
+
     /// The tiers boundaries can be offloaded to.
     pub fn tiers(&self) -> &[Tier] {
         &self.tiers

@@ -387,8 +387,38 @@ fn a_hundred_thousand_items_that_are_alike_are_packed_at_once() {
     let start = Instant::now();
     let packing = knapsack(&vec![item; 100_000], Bytes::new(100_000));
     assert!(packing.optimal);
-    assert_eq!(packing.items, (0..33_333).collect::<Vec<_>>());
+    assert_eq!(packing.items.len(), 33_333);
+    assert!(packing.items.is_sorted_by(|one, next| one + 3 <= *next && *next <= one + 4), "evenly spread");
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
+/// The first ones were kept of values that are alike, and all others were there together when the backward began.
+#[test]
+fn a_knapsack_of_values_that_are_alike_frees_what_it_does_not_keep() {
+    const ROW: usize = 60;
+    let forward =
+        (0..ROW).map(|i| format!(r#"{{"name": "f{i}", "kind": "forward", "time_ns": 1, "bytes": 8}}"#));
+    let backward =
+        (0..ROW).map(|i| format!(r#"{{"name": "b{i}", "kind": "backward", "time_ns": 2, "bytes": 1}}"#));
+    let mut edges: Vec<String> = (0..ROW).map(|i| format!(r#"["f{i}", "b{i}"]"#)).collect();
+    edges.extend((1..ROW).map(|i| format!(r#"["f{}", "f{i}"], ["b{i}", "b{}"]"#, i - 1, i - 1)));
+    let nodes: Vec<String> = forward.chain(backward).collect();
+    let graph = Graph::from_json(&format!(
+        r#"{{"format": "rekindle.graph/1", "model": "row", "device": "d", "nodes": [{}], "edges": [{}]}}"#,
+        nodes.join(","),
+        edges.join(",")
+    ))
+    .unwrap();
+    let all = knapsack_selection(&graph, Bytes::MAX).unwrap().plan(&graph, None).unwrap();
+    let tenth = knapsack_selection(&graph, Bytes::new(6 * 8)).unwrap();
+    assert_eq!((tenth.kept.len(), tenth.again.len()), (6, 54));
+    let tenth = tenth.plan(&graph, None).unwrap();
+    assert!(
+        tenth.predicted.peak_bytes.get() < all.predicted.peak_bytes.get() / 2,
+        "{} of {}",
+        tenth.predicted.peak_bytes,
+        all.predicted.peak_bytes
+    );
 }
 
 // ---- the judge ----

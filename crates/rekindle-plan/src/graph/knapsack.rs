@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::divisor::greatest_common_divisor;
 use crate::graph::selection::{Half, Selection};
 use crate::graph::{Graph, GraphSolveError};
 use crate::{Bytes, Nanos};
@@ -36,9 +37,25 @@ struct Choice {
 
 /// Items of one size that save the same.
 struct Kind {
-    bytes: u128,
-    saves: u128,
+    each: Item,
     items: Vec<usize>,
+}
+
+impl Kind {
+    fn bytes(&self) -> u128 {
+        u128::from(self.each.bytes.get())
+    }
+
+    fn saves(&self) -> u128 {
+        u128::from(self.each.saves.get())
+    }
+
+    /// So many of the items, evenly spread. Which ones does not matter to the sum; but between values that are kept far
+    /// apart less has to be there at once.
+    fn spread(&self, count: usize) -> impl Iterator<Item = usize> {
+        let all = self.items.len();
+        (0..count).map(move |index| self.items[(2 * index + 1) * all / (2 * count)])
+    }
 }
 
 /// So many items of a kind, taken together or not at all. The parts of a kind add up to every number of its items.
@@ -70,9 +87,10 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
     let kinds = kinds(items, room);
     let parts: Vec<Part> = kinds.iter().enumerate().flat_map(|(kind, of)| parts(kind, of)).collect();
     // Sums of sizes are multiples of what divides them all, and so are sums of what is saved.
-    let common = kinds.iter().fold(0, |common, kind| divisor(common, kind.bytes)).max(1);
-    let room = room - room % common;
-    let unit = kinds.iter().fold(0, |unit, kind| divisor(unit, kind.saves)).max(1);
+    let sizes = kinds.iter().map(|kind| kind.each.bytes.get());
+    let room = room - room % u128::from(sizes.fold(0, greatest_common_divisor).max(1));
+    let times = kinds.iter().map(|kind| kind.each.saves.get());
+    let unit = u128::from(times.fold(0, greatest_common_divisor).max(1));
     let mut bytes_before = vec![0u128];
     let mut saves_before = vec![0u128];
     for part in &parts {
@@ -85,7 +103,7 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
         let end = bytes_before.partition_point(|&sum| sum <= bytes_before[next] + left).max(next + 1) - 1;
         let whole = choice.saves + saves_before[end] - saves_before[next];
         let spare = left - (bytes_before[end] - bytes_before[next]);
-        let cut = |part: &Part| kinds[part.kind].saves * spare / kinds[part.kind].bytes;
+        let cut = |part: &Part| kinds[part.kind].saves() * spare / kinds[part.kind].bytes();
         let most = whole + parts.get(end).map_or(0, cut);
         most - most % unit
     };
@@ -93,9 +111,9 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
     let mut greedy = Vec::with_capacity(kinds.len());
     let (mut left, mut known) = (room, 0);
     for kind in &kinds {
-        let count = usize::try_from(left / kind.bytes).unwrap_or(usize::MAX).min(kind.items.len());
-        left -= kind.bytes * count as u128;
-        known += kind.saves * count as u128;
+        let count = usize::try_from(left / kind.bytes()).unwrap_or(usize::MAX).min(kind.items.len());
+        left -= kind.bytes() * count as u128;
+        known += kind.saves() * count as u128;
         greedy.push(count);
     }
     let mut trace: Vec<(u32, u32)> = Vec::new();
@@ -171,7 +189,7 @@ pub fn knapsack(items: &[Item], room: Bytes) -> Packing {
         counts[part.kind] += part.count;
         at = before;
     }
-    kept.extend(kinds.iter().zip(counts).flat_map(|(kind, count)| kind.items[..count].iter().copied()));
+    kept.extend(kinds.iter().zip(counts).flat_map(|(kind, count)| kind.spread(count)));
     kept.sort_unstable();
     Packing { items: kept, optimal }
 }
@@ -185,15 +203,12 @@ fn kinds(items: &[Item], room: u128) -> Vec<Kind> {
             kinds.entry((item.bytes, item.saves)).or_default().push(index);
         }
     }
-    let kind = |((bytes, saves), items): ((Bytes, Nanos), Vec<usize>)| Kind {
-        bytes: u128::from(bytes.get()),
-        saves: u128::from(saves.get()),
-        items,
-    };
-    let mut kinds: Vec<Kind> = kinds.into_iter().map(kind).collect();
+    let kinds = kinds.into_iter().map(|((bytes, saves), items)| Kind { each: Item { bytes, saves }, items });
+    let mut kinds: Vec<Kind> = kinds.collect();
     // Compared as products, so that nothing is rounded.
     kinds.sort_by(|one, other| {
-        (other.saves * one.bytes).cmp(&(one.saves * other.bytes)).then(one.items[0].cmp(&other.items[0]))
+        let gain = (other.saves() * one.bytes()).cmp(&(one.saves() * other.bytes()));
+        gain.then(one.items[0].cmp(&other.items[0]))
     });
     kinds
 }
@@ -209,17 +224,13 @@ fn parts(kind: usize, of: &Kind) -> Vec<Part> {
         count *= 2;
     }
     counts.sort_unstable();
-    let part =
-        |count: usize| Part { kind, count, bytes: of.bytes * count as u128, saves: of.saves * count as u128 };
+    let part = |count: usize| Part {
+        kind,
+        count,
+        bytes: of.bytes() * count as u128,
+        saves: of.saves() * count as u128,
+    };
     counts.into_iter().rev().map(part).collect()
-}
-
-/// The greatest common divisor.
-fn divisor(mut one: u128, mut other: u128) -> u128 {
-    while other > 0 {
-        (one, other) = (other, one % other);
-    }
-    one
 }
 
 /// What `torch.compile` does under an activation budget: of the forward values the backward reads, keep those that

@@ -92,7 +92,7 @@ pub fn solve(profile: &Profile, request: &Request) -> Result<Plan, SolveError> {
     let room = usable.get().checked_sub(chain.boundary[0]);
     let until = deadline(request);
     // Where boundaries can be moved, looking at that needs time, too; of very long chains most of it.
-    let moves = !profile.tiers().is_empty() || !profile.codecs().is_empty();
+    let moves = profile.has_places();
     let until_moved = match (moves, chain.stages() > MOST_STAGES) {
         (false, _) => until,
         (true, false) => halfway(until),

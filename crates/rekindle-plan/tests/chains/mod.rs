@@ -4,8 +4,10 @@
 #![allow(dead_code)]
 
 use proptest::prelude::*;
+use rekindle_plan::solvers::multi_level;
 use rekindle_plan::{
-    Action, Boundary, Bytes, Codec, Name, Nanos, Profile, Rule, Stage, StageProfile, TapeOption, Tier,
+    Action, Boundary, Bytes, Codec, Name, Nanos, Plan, Profile, Request, Rule, SolveError, Stage,
+    StageProfile, TapeOption, Tier,
 };
 
 pub(crate) fn name(text: &str) -> Name {
@@ -219,3 +221,34 @@ impl RandomPlan<'_> {
         }
     }
 }
+
+prop_compose! {
+    /// A short chain with one or two tiers, often too small for everything, and perhaps a codec.
+    pub(crate) fn any_places(stages: std::ops::Range<usize>)(
+        input in 0..50u64,
+        stages in proptest::collection::vec(any_stage(), stages),
+        tiers in proptest::collection::vec((0..120u64, 1..8u64, 1..8u64), 0..3),
+        codec in proptest::option::of((1..1023u32, 1..8u64, 1..8u64)),
+    ) -> Profile {
+        let tier = |(index, (capacity, write, read)): (usize, &(u64, u64, u64))| Tier {
+            name: name(["host", "disk"][index]),
+            capacity_bytes: Bytes::new(*capacity),
+            write_bytes_per_second: write * 500_000_000,
+            read_bytes_per_second: read * 500_000_000,
+        };
+        let codec = codec.map(|(bytes_per_kibibyte, compress, restore)| Codec {
+            name: name("half"),
+            bytes_per_kibibyte,
+            compress_bytes_per_second: compress * 1_000_000_000,
+            restore_bytes_per_second: restore * 1_000_000_000,
+        });
+        let tiers = tiers.iter().enumerate().map(tier).collect();
+        let profile = Profile::new("places", "none", Bytes::new(input), passing(input, stages)).unwrap();
+        profile.with_places(tiers, codec.into_iter().collect()).unwrap()
+    }
+}
+
+pub(crate) type Solve = fn(&Profile, &Request) -> Result<Plan, SolveError>;
+
+/// The solvers that move boundaries as if stages did not differ.
+pub(crate) const LEVELS: [Solve; 2] = [multi_level::solve, multi_level::solve_disk_revolve];

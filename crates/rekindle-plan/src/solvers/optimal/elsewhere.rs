@@ -40,7 +40,7 @@ impl Elsewhere {
         until: Instant,
         enough: impl Fn(u64) -> bool,
     ) -> Option<Self> {
-        if profile.tiers().is_empty() && profile.codecs().is_empty() {
+        if !profile.has_places() {
             return None;
         }
         // These know plans for little room soonest.

@@ -87,9 +87,9 @@ impl Frontier {
         let mut frontier = Self {
             points: Vec::new(),
             sources: Vec::new(),
-            knapsack: match profile.tiers().is_empty() && profile.codecs().is_empty() {
-                true => Knapsack::new(&chain),
-                false => Knapsack::anywhere(&chain),
+            knapsack: match profile.has_places() {
+                true => Knapsack::anywhere(&chain),
+                false => Knapsack::new(&chain),
             },
             elsewhere: Elsewhere::of(profile, &chain, chain.store_all_room(), halfway(until), |_| false),
             views: Vec::new(),

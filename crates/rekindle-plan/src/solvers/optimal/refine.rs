@@ -12,7 +12,8 @@ use super::halving;
 use super::knapsack::Knapsack;
 use super::outline::{Choose, outline};
 use super::problem::Problem;
-use super::scale::{Scale, Slots, greatest_common_divisor};
+use super::scale::{Scale, Slots};
+use crate::divisor::greatest_common_divisor;
 use crate::{Action, Gap};
 
 /// The most memory a grid may take.

@@ -12,6 +12,7 @@
 use std::collections::BTreeMap;
 
 use super::chain::Chain;
+use crate::divisor::greatest_common_divisor;
 
 /// How sizes and times become numbers of the grid.
 #[derive(Clone, Debug)]
@@ -388,11 +389,4 @@ fn common_divisor(chain: &Chain) -> u64 {
     let sizes =
         chain.boundary.iter().chain(&chain.gradient).chain(&chain.forward_extra).copied().chain(tapes);
     sizes.fold(0, greatest_common_divisor).max(1)
-}
-
-pub(super) fn greatest_common_divisor(mut left: u64, mut right: u64) -> u64 {
-    while right != 0 {
-        (left, right) = (right, left % right);
-    }
-    left
 }
