@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use burn::tensor::Tensor;
 use rekindle::memory::{self, CountingAllocator};
-use rekindle::{Bytes, DeviceModel, trace_model};
+use rekindle::{Bytes, DeviceModel, Nodes, trace_model};
 use rekindle_models::GptConfig;
 
 #[global_allocator]
@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         matmul_flops_per_second: 400_000_000_000_000,
         memory_bytes_per_second: 3_000_000_000_000,
         overhead_ns_per_op: 5_000,
-        tape_bytes_per_op: 0,
+        tape_nodes: Nodes::default(),
     };
     let width = 8192;
     let start = Instant::now();

@@ -135,5 +135,5 @@ pub use stalled::give_up_after;
 pub use tail::tail;
 pub use trace_handle::TraceHandle;
 #[cfg(feature = "capture")]
-pub use traced::{DeviceModel, Traced, TracedStage, Work, trace, trace_model};
+pub use traced::{DeviceModel, Nodes, Traced, TracedStage, Work, trace, trace_model};
 pub use values::has_values;

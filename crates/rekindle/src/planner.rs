@@ -55,14 +55,8 @@ fn with_traced_sizes<M: Staged + ?Sized>(
 ) -> Result<Measurement, Error> {
     let (region, input) = model.stages(sample);
     // The times of a trace are not used, so any device does.
-    let none = crate::DeviceModel {
-        name: "any".to_owned(),
-        matmul_flops_per_second: u64::MAX,
-        memory_bytes_per_second: u64::MAX,
-        overhead_ns_per_op: 0,
-        tape_bytes_per_op: 0,
-    };
-    let traced = crate::trace(&model.name(), &region, input, &none)?.into_profile();
+    let any = crate::DeviceModel::of_shapes_alone();
+    let traced = crate::trace(&model.name(), &region, input, &any)?.into_profile();
     for (stage, sizes) in found.stages.iter_mut().zip(traced.stages()) {
         let times = std::mem::replace(stage, sizes.clone());
         (stage.forward_ns, stage.backward_ns) = (times.forward_ns, times.backward_ns);

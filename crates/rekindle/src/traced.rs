@@ -20,12 +20,14 @@ mod cost;
 mod device_model;
 mod kind;
 mod layout;
+mod nodes;
 mod operation;
 mod tape;
 
 pub(crate) use capture::{Lift, is_captured};
 pub use cost::Work;
 pub use device_model::DeviceModel;
+pub use nodes::Nodes;
 
 use capture::{Outline, Parameter, Recorded, Run};
 use operation::Recording;
@@ -77,14 +79,14 @@ pub fn trace<I: Boundary, O: Boundary>(
 /// ```
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::tensor::Tensor;
-/// use rekindle::{DeviceModel, Region, trace_model};
+/// use rekindle::{DeviceModel, Nodes, Region, trace_model};
 ///
 /// let device = DeviceModel {
 ///     name: "gpu".into(),
 ///     matmul_flops_per_second: 400_000_000_000_000,
 ///     memory_bytes_per_second: 3_000_000_000_000,
 ///     overhead_ns_per_op: 5_000,
-///     tape_bytes_per_op: 0,
+///     tape_nodes: Nodes::default(),
 /// };
 /// // Weights of 256 TiB.
 /// let traced = trace_model("wide", &device, |device| {
@@ -152,6 +154,8 @@ pub struct TracedStage {
     pub forward: Work,
     /// One backward, from a tape.
     pub backward: Work,
+    /// How many nodes of Burn's graph a forward makes.
+    nodes: u64,
 }
 
 impl Traced {
@@ -299,8 +303,10 @@ fn profiled(
     let plain = capture::record(stage, input, Run::Taped(TapeStrategy::Disabled))?;
     let bytes = tape::taped(&plain.recording, &free.recording);
     let output_bytes = plain.output.bytes();
-    let with_nodes =
-        |tape: u64, run: &Recorded| tape.saturating_add(device.tape_bytes_per_op.saturating_mul(run.nodes));
+    let with_nodes = |tape: u64, run: &Recorded, bytes_per_op: u64| {
+        let beside = bytes_per_op.saturating_mul(run.nodes).saturating_add(device.tape_nodes.bytes_per_stage);
+        tape.saturating_add(beside)
+    };
     let passed = output_bytes.saturating_sub(tape::output_bytes(&free.recording)).min(input.bytes());
     let times = |recording: &Recording| {
         let (forward, backward) = recording.operations.split_at(recording.forward);
@@ -322,7 +328,7 @@ fn profiled(
     if let Some((balanced, name)) = balanced.zip("balanced".parse().ok()) {
         let bytes = tape::taped(&balanced.recording, &free.recording);
         let (forward_ns, backward_ns): (Nanos, Nanos) = times(&balanced.recording);
-        let own = with_nodes(bytes.tape, &balanced);
+        let own = with_nodes(bytes.tape, &balanced, device.tape_nodes.balanced_bytes_per_op);
         let tape_bytes = Bytes::new(own.saturating_add(passed).max(output_bytes));
         let backward_extra_bytes = Some(Bytes::new(bytes.backward_extra));
         options.push(TapeOption { name, tape_bytes, forward_ns, backward_ns, backward_extra_bytes });
@@ -338,8 +344,9 @@ fn profiled(
         parameter_bytes: sum(|_| true),
         forward: cost::work(forward),
         backward: cost::work(backward),
+        nodes: plain.nodes,
     };
-    let own = with_nodes(bytes.tape, &plain);
+    let own = with_nodes(bytes.tape, &plain, device.tape_nodes.bytes_per_op);
     let profile = StageProfile {
         name: stage.name().to_owned(),
         output_bytes: Bytes::new(output_bytes),

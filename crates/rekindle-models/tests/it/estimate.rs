@@ -1,7 +1,7 @@
 //! Counts against traces of models that run. Counts against published numbers are `rekindle-estimate`'s.
 
 use burn::tensor::{Device, Int, Tensor};
-use rekindle::{DeviceModel, Staged};
+use rekindle::{DeviceModel, Nodes, Staged};
 use rekindle_models::estimate::{Architecture, AttentionKind, Keeping, Precision, Setting, Transformer};
 use rekindle_models::{GptBatch, GptConfig, Trainable};
 use rekindle_plan::{Plan, Profile, Rule};
@@ -18,7 +18,7 @@ fn counts_agree_with_traces_of_our_gpt_within_a_twentieth() {
             matmul_flops_per_second: 1_000_000_000_000,
             memory_bytes_per_second: u64::MAX,
             overhead_ns_per_op: 0,
-            tape_bytes_per_op: 0,
+            tape_nodes: Nodes::default(),
         };
         for (width, heads, layers, length, batch) in
             [(128, 4, 3, 128, 4), (256, 8, 2, 64, 2), (192, 6, 2, 512, 1)]

@@ -4,7 +4,7 @@ use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Int, Tensor};
 use rekindle::training::Accumulation;
-use rekindle::{Budget, DeviceModel, Error, Planner, Rule, Staged, Under, without_checkpointing};
+use rekindle::{Budget, DeviceModel, Error, Nodes, Planner, Rule, Staged, Under, without_checkpointing};
 use rekindle_models::data::{Captions, Source};
 use rekindle_models::{Batch, ConfigError, PairBatch, Trainable, TwoTower, TwoTowerConfig};
 
@@ -257,7 +257,7 @@ fn it_is_traced_without_values() {
             matmul_flops_per_second: 100_000_000_000,
             memory_bytes_per_second: 10_000_000_000,
             overhead_ns_per_op: 1000,
-            tape_bytes_per_op: 0,
+            tape_nodes: Nodes::default(),
         };
         let (region, images) = model.stages(&batch);
         let traced = rekindle::trace("two-tower", &region, images, &here).unwrap();

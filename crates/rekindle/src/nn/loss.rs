@@ -1,5 +1,6 @@
 //! A linear head and its cross entropy, without the logits.
 
+mod class;
 mod panels;
 mod tensors;
 
@@ -8,6 +9,8 @@ use std::sync::Arc;
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, Int, Tensor};
+
+use class::Class;
 
 use crate::Error;
 use crate::node::{
@@ -150,13 +153,13 @@ impl LinearCrossEntropy {
         };
         let mut kept = Vec::with_capacity(rows);
         for (row, target) in read.into_iter().enumerate() {
-            kept.push(match usize::try_from(target) {
-                _ if Some(target) == self.ignored => None,
-                Ok(class) if class < classes => Some(class),
-                _ => return Err(Error::LossTarget { row, found: target, classes }),
+            kept.push(match Class::of(target, classes) {
+                _ if Some(target) == self.ignored => Class::IGNORED,
+                Some(class) => class,
+                None => return Err(Error::LossTarget { row, found: target, classes }),
             });
         }
-        let counted = kept.iter().flatten().count();
+        let counted = kept.iter().filter(|class| **class != Class::IGNORED).count();
         let weight = if self.sum { 1.0 } else { 1.0 / counted.max(1) as f64 };
         let smoothing = f64::from(self.smoothing);
         Ok(Loss { targets: kept.into(), classes, chunk, smoothing, weight, biased: bias.is_some() })
@@ -166,8 +169,8 @@ impl LinearCrossEntropy {
 /// One loss, as the node runs it.
 #[derive(Clone, Debug)]
 struct Loss {
-    /// The class of each row; none where it is ignored.
-    targets: Arc<[Option<usize>]>,
+    /// The class of each row.
+    targets: Arc<[Class]>,
     classes: usize,
     chunk: usize,
     smoothing: f64,

@@ -1,4 +1,4 @@
-//! What a device can do, in four numbers.
+//! What a device can do, in a few numbers.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
-use crate::{memory, sweep};
+use super::nodes::Nodes;
 
 /// How fast a device is: enough to tell the time of an operation from its shapes.
 ///
@@ -15,7 +15,7 @@ use crate::{memory, sweep};
 ///
 /// ```
 /// use burn::tensor::Device;
-/// use rekindle::DeviceModel;
+/// use rekindle::{DeviceModel, Nodes};
 ///
 /// let here = DeviceModel::measure(&Device::flex());
 /// assert!(here.matmul_flops_per_second > 0 && here.memory_bytes_per_second > 0);
@@ -25,7 +25,7 @@ use crate::{memory, sweep};
 ///     matmul_flops_per_second: 400_000_000_000_000,
 ///     memory_bytes_per_second: 3_000_000_000_000,
 ///     overhead_ns_per_op: 5_000,
-///     tape_bytes_per_op: 0,
+///     tape_nodes: Nodes::default(),
 /// };
 /// # let _ = there;
 /// ```
@@ -40,16 +40,26 @@ pub struct DeviceModel {
     pub memory_bytes_per_second: u64,
     /// What an operation on nothing takes.
     pub overhead_ns_per_op: u64,
-    /// What an operation on nothing leaves on a tape, of the device's memory: nodes, names, shapes. They are the host's, so 0
-    /// for a device with memory of its own. Small models notice.
+    /// What tapes take of the device's memory beside their elements.
     #[serde(default)]
-    pub tape_bytes_per_op: u64,
+    pub tape_nodes: Nodes,
 }
 
 /// How long one number is measured.
 const SHARE: Duration = Duration::from_millis(80);
 
 impl DeviceModel {
+    /// Any device, where only sizes of tensors are wanted.
+    pub(crate) fn of_shapes_alone() -> Self {
+        Self {
+            name: "any".to_owned(),
+            matmul_flops_per_second: u64::MAX,
+            memory_bytes_per_second: u64::MAX,
+            overhead_ns_per_op: 0,
+            tape_nodes: Nodes::default(),
+        }
+    }
+
     /// Measures the device for about a quarter of a second, in its usual float type.
     ///
     /// Nothing is drawn from Burn's random numbers. What else runs on the machine is in the figures: measure when it is
@@ -71,30 +81,9 @@ impl DeviceModel {
             matmul_flops_per_second: per_second(2 * side * side * side, product).max(1),
             memory_bytes_per_second: per_second(moved, sum).max(1),
             overhead_ns_per_op: u64::try_from(start.as_nanos() / 64).unwrap_or(u64::MAX),
-            tape_bytes_per_op: tape_of_nothing(&device),
+            tape_nodes: Nodes::measure(&device),
         }
     }
-}
-
-/// What operations leave on a tape beside their elements, where the device's memory is counted. The rest of a process goes on
-/// meanwhile, so that of several looks the least is right.
-fn tape_of_nothing(device: &Device) -> u64 {
-    const ROUNDS: u64 = 32;
-    if device.memory_pool_usage().is_some() {
-        return 0;
-    }
-    let device = device.clone().autodiff();
-    let look = || {
-        let one = Tensor::<1>::full([1], 0.5, &device).require_grad();
-        let before = memory::live()?;
-        let tape = (0..ROUNDS).fold(one.clone(), |x, _| (x.clone().tanh() * x).reshape([1]));
-        let taken = memory::live()?.saturating_sub(before);
-        drop(tape);
-        Some(taken.get() / (3 * ROUNDS))
-    };
-    let least = (0..5).filter_map(|_| look()).min();
-    sweep();
-    least.unwrap_or(0)
 }
 
 /// The time of the fastest run: others were disturbed.

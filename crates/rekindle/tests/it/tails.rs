@@ -7,7 +7,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, Tensor};
 use rekindle::activation::gelu;
 use rekindle::nn::linear;
-use rekindle::{Checks, Dropout, DropoutConfig, Error, Measuring, NoModule, Region, Rule, tail};
+use rekindle::{Checks, Dropout, DropoutConfig, Error, Measuring, NoModule, Nodes, Region, Rule, tail};
 
 use crate::common::*;
 
@@ -165,7 +165,7 @@ fn tracing_says_what_a_tail_takes() {
         matmul_flops_per_second: 1_000_000_000,
         memory_bytes_per_second: 10_000_000_000,
         overhead_ns_per_op: 0,
-        tape_bytes_per_op: 0,
+        tape_nodes: Nodes::default(),
     };
     let traced = rekindle::trace("tails", &region, Tensor::<2>::ones([512, 256], &device), &model).unwrap();
     let profile = traced.into_profile();

@@ -7,8 +7,8 @@ use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};
 use burn::tensor::{Bool, Int, Tensor};
 use rekindle::{
-    Boundary, Bytes, DeviceModel, DropoutConfig, Error, Nanos, NoModule, Profile, Region, Rule, Traced,
-    checkpoint, trace, trace_model,
+    Boundary, Bytes, DeviceModel, DropoutConfig, Error, Nanos, NoModule, Nodes, Profile, Region, Rule,
+    Traced, checkpoint, trace, trace_model,
 };
 use rekindle_plan::Request;
 use rekindle_plan::solvers::Solver;
@@ -21,7 +21,7 @@ fn some_device() -> DeviceModel {
         matmul_flops_per_second: 1_000_000_000,
         memory_bytes_per_second: 1_000_000_000,
         overhead_ns_per_op: 100,
-        tape_bytes_per_op: 0,
+        tape_nodes: Nodes::default(),
     }
 }
 

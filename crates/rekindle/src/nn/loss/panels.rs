@@ -9,6 +9,7 @@ use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, IntoParallelRef
 use rayon::slice::ParallelSliceMut;
 
 use super::Loss;
+use super::class::Class;
 use crate::kernel::vectorised;
 use crate::matrix::{Into, Matrix, Shape, multiply};
 use crate::node::Strided;
@@ -122,7 +123,7 @@ pub(super) fn forward(loss: &Loss, head: Head<'_>) -> (f32, Vec<f32>) {
             let known = lanes.iter().fold(Known::NOTHING, |known, lane| known.and(lane[row]));
             let log_sum = known.largest + known.total.ln();
             sums.push(log_sum);
-            if loss.targets[rows.start + row].is_some() {
+            if loss.targets[rows.start + row] != Class::IGNORED {
                 let [target, sum] = [known.target, known.sum].map(f64::from);
                 let expected = (1.0 - loss.smoothing) * target + loss.everywhere() * sum;
                 total += f64::from(log_sum) - expected;
@@ -136,7 +137,7 @@ pub(super) fn forward(loss: &Loss, head: Head<'_>) -> (f32, Vec<f32>) {
 struct Look<'a> {
     logits: &'a [f32],
     classes: &'a Range<usize>,
-    targets: &'a [Option<usize>],
+    targets: &'a [Class],
     known: &'a mut [Known],
 }
 
@@ -153,7 +154,7 @@ impl pulp::NullaryFnOnce for Look<'_> {
             for (power, logit) in powers.iter_mut().zip(row) {
                 *power = exp(*logit - top);
             }
-            let target = target.filter(|target| classes.contains(target));
+            let target = target.get().filter(|target| classes.contains(target));
             let seen = Known {
                 largest: top,
                 total: sum(powers),
@@ -245,7 +246,7 @@ impl pulp::NullaryFnOnce for Differ<'_> {
         let of_target = (1.0 - loss.smoothing) as f32 * scale;
         for (row, logits) in logits.chunks_exact_mut(classes.len()).enumerate() {
             let row = rows.start + row;
-            let Some(target) = loss.targets[row] else {
+            let Some(target) = loss.targets[row].get() else {
                 logits.fill(0.0);
                 continue;
             };

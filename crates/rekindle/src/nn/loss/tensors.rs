@@ -6,6 +6,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, IndexingUpdateOp, Int, Shape, Slice, Tensor, TensorData};
 
 use super::Loss;
+use super::class::Class;
 use crate::node::GraphBackend;
 
 /// Where nothing is recorded: all at once, as Burn would.
@@ -25,8 +26,8 @@ impl Loss {
     /// Targets and weights of some rows; an ignored one has weight 0.
     fn columns(&self, start: usize, rows: usize) -> (Vec<i64>, Vec<f64>) {
         let targets = &self.targets[start..start + rows];
-        let weight = |target: &Option<usize>| if target.is_some() { self.weight } else { 0.0 };
-        let class = |target: &Option<usize>| target.map_or(0, |class| i64::try_from(class).unwrap_or(0));
+        let weight = |target: &Class| if *target == Class::IGNORED { 0.0 } else { self.weight };
+        let class = |target: &Class| target.get().map_or(0, |class| i64::try_from(class).unwrap_or(0));
         (targets.iter().map(class).collect(), targets.iter().map(weight).collect())
     }
 }
