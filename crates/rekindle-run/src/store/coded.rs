@@ -15,18 +15,17 @@ const SMALL: u64 = 64 << 10;
 
 /// A store that holds boundaries encoded.
 ///
-/// In front of a tier it makes transfers and files smaller; in front of a [`HostStore`](crate::HostStore) without a
-/// limit it is a plan's `compress`, and [`Coded::used`] is what the compressed copies take. Large boundaries are encoded
+/// In front of a tier it makes transfers and files smaller; in front of [`OwnMemory`](crate::OwnMemory) it is a plan's `compress`, and [`Coded::used`] is what the compressed copies take. Large boundaries are encoded
 /// and decoded by threads, so that `put` and `prefetch` return at once; what the inner store says to a `put` is then told
 /// by `wait`.
 ///
 /// ```
 /// use rekindle_plan::{Boundary, Bytes};
-/// use rekindle_run::{Coded, HostStore, PackedTensor, Parcel, Store, codec::Bf16};
+/// use rekindle_run::{Coded, OwnMemory, PackedTensor, Parcel, Store, codec::Bf16};
 ///
 /// let tensor = PackedTensor { dtype: "f32".into(), shape: vec![256], bytes: vec![0; 1024].into() };
 /// let parcel = Parcel { tensors: vec![tensor], structure: vec![] };
-/// let mut store = Coded::new(Bf16, HostStore::new(Bytes::MAX));
+/// let mut store = Coded::new(Bf16, OwnMemory::new());
 /// store.put(Boundary::new(1), parcel.clone())?;
 /// store.wait(Boundary::new(1))?;
 /// assert_eq!(store.used(), Bytes::new(512));
