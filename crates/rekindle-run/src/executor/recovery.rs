@@ -82,7 +82,6 @@ impl<E: Engine> Executor<E> {
         boundary: Boundary,
         error: StoreError,
     ) -> Result<E::Boundary, RunError<E::Error>> {
-        let failed = |source| RunError::Engine { action: action.clone(), source };
         for number in (0..=boundary.number()).rev() {
             let from = Boundary::new(number);
             let mut place = None;
@@ -90,12 +89,13 @@ impl<E: Engine> Executor<E> {
             if found.is_none()
                 && let Some((parcel, at)) = self.take_any(action, from)?
             {
-                found = Some(engine.import(parcel).map_err(failed)?);
+                found = Some(self.import(engine, action, parcel)?);
                 place = Some(at);
             }
             if let Some(mut value) = found {
                 for stage in number + 1..=boundary.number() {
-                    value = engine.forward(Stage::new(stage), value).map_err(failed)?;
+                    let run = engine.forward(Stage::new(stage), value);
+                    value = run.map_err(|source| RunError::Engine { action: action.clone(), source })?;
                 }
                 let remedy = match place {
                     Some(place) if from == boundary => Remedy::Copy(place),
