@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use burn::optim::AdamConfig;
 use rekindle::training::{LossScale, Precision, clip_by_norm};
-use rekindle::{Bytes, Fault, Measuring, Nanos, Planned};
+use rekindle::{Bytes, Measuring, Nanos, Planned};
 
 use against_plain::against_plain;
 use held_out::HeldOut;
@@ -278,8 +278,8 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         let seed = size.seed.wrapping_add(u64::from(number));
         let recipe = Recipe { seed, first_part: 0, scale: scale.scale(), clip: None };
         let done = step(&model, &batch, &ready, recipe)?;
-        for Fault { boundary, place, error } in places.take_faults() {
-            progress.tell(&format!("step {}: {boundary} was lost in `{place}`: {error}", number + 1));
+        for fault in places.take_faults() {
+            progress.tell(&format!("step {}: {fault}", number + 1));
         }
         let loss = done.loss.into_scalar::<f32>();
         if !loss.is_finite() {

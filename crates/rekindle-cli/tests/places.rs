@@ -2,7 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
 
+#[cfg(target_os = "linux")]
+use std::os::unix::fs::FileExt;
+#[cfg(target_os = "linux")]
+use std::path::Path;
 use std::process::{Command, Output};
+#[cfg(target_os = "linux")]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::Value;
 
@@ -113,4 +119,58 @@ fn places_are_measured_into_a_profile() {
     assert_eq!(found["tiers"][0]["name"], "disk");
     assert!(found["tiers"][0]["write_bytes_per_second"].as_u64().unwrap() > 0);
     assert_eq!(found["codecs"][0]["bytes_per_kibibyte"], 512);
+}
+
+/// Writes over the file that boundaries lie in, behind the first of them: what a place is measured with lies there, and a region's
+/// input, which nothing could be computed from.
+#[cfg(target_os = "linux")]
+fn damage(folder: &Path) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path().join("boundaries");
+        let Ok(file) = std::fs::OpenOptions::new().write(true).open(path) else { continue };
+        for offset in (256 << 10..file.metadata()?.len().min(4 << 20)).step_by(4096) {
+            file.write_all_at(b"damaged", offset + 64)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn what_a_disk_has_damaged_is_told_by_every_command_that_takes_a_step() {
+    let (folder, place) = disk();
+    let stop = AtomicBool::new(false);
+    let page = folder.path().join("page.html");
+    let page = page.to_str().unwrap();
+    let commands: [&[&str]; 4] = [
+        &["verify", "--strategy", "optimal-smallest", "--steps", "5"],
+        &["bench", "--strategies", "optimal-smallest", "--rounds", "5"],
+        &["report", "--budget", "smallest", "-o", page],
+        &["train", "--budget", "smallest", "--steps", "5"],
+    ];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // The run may be gone again.
+                let _ = damage(folder.path());
+            }
+        });
+        let outputs = commands.map(|command| {
+            let of = || rekindle(&[command, &["--disk", &place]].concat());
+            // How far apart writing and reading are is the machine's: what nobody damaged meanwhile is no fault.
+            let told =
+                |output: &Output| String::from_utf8_lossy(&output.stderr).contains(" was lost in `disk`");
+            (command, (0..5).map(|_| of()).find(told).unwrap_or_else(of))
+        });
+        stop.store(true, Ordering::Relaxed);
+        for (command, output) in outputs {
+            let words = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{command:?}: {words}");
+            let told = words.lines().find(|line| line.contains(" was lost in `disk`")).unwrap_or(&words);
+            assert!(
+                told.contains("checksum") && told.contains("; it was computed again from x"),
+                "{command:?}: {told}"
+            );
+        }
+    });
 }

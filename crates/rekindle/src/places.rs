@@ -140,8 +140,9 @@ impl Places {
         tiers.into_iter().flatten().chain(codecs).chain(others)
     }
 
-    /// What went wrong in them since this was last asked: a full disk, a damaged file. The steps went on, and their
-    /// gradients are right: what was lost was computed again, or kept on the device, which then took more than planned.
+    /// What went wrong in them since this was last asked: a full disk, a damaged file; and how the boundary was had all the same
+    /// ([`Fault::remedy`]). The steps went on, and their gradients are right: what was lost was computed again, or kept on the device,
+    /// which then took more than planned.
     pub fn take_faults(&self) -> Vec<Fault> {
         std::mem::take(&mut self.faults.lock().unwrap_or_else(PoisonError::into_inner))
     }

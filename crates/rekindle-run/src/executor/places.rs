@@ -11,7 +11,7 @@ use crate::{Engine, Parcel, Store, StoreError};
 pub(super) struct StoredCopy {
     pub(super) place: Name,
     pub(super) state: State,
-    bytes: Bytes,
+    pub(super) bytes: Bytes,
 }
 
 impl StoredCopy {
@@ -51,7 +51,7 @@ impl<E: Engine> Executor<E> {
         let state = match put {
             Ok(()) => State::Going,
             Err(error) => {
-                self.note_fault(boundary, place, &error);
+                self.note_fault_of(boundary, place, bytes, &error);
                 State::Lost(error)
             }
         };
