@@ -13,10 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use serde_json::Value;
 
 fn rekindle(arguments: &[&str]) -> Output {
+    rekindle_behind(&[], arguments)
+}
+
+/// Behind other words, such as a line of shell that ends with `exec "$@"`.
+fn rekindle_behind(before: &[&str], arguments: &[&str]) -> Output {
     let size = ["--layers", "4", "--width", "64", "--heads", "4", "--sequence", "64", "--batch", "4"];
-    let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
-    command.env_remove("REKINDLE_CONFIG").args(arguments).args(size);
-    command.output().unwrap()
+    let words = [before, &[env!("CARGO_BIN_EXE_rekindle")], arguments, &size].concat();
+    Command::new(words[0]).env_remove("REKINDLE_CONFIG").args(&words[1..]).output().unwrap()
 }
 
 fn json(output: &Output) -> Value {
@@ -119,6 +123,26 @@ fn places_are_measured_into_a_profile() {
     assert_eq!(found["tiers"][0]["name"], "disk");
     assert!(found["tiers"][0]["write_bytes_per_second"].as_u64().unwrap() > 0);
     assert_eq!(found["codecs"][0]["bytes_per_kibibyte"], 512);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_disk_without_room_for_a_plan_from_a_file_is_found_before_the_first_step() {
+    let (folder, place) = disk();
+    let plan = folder.path().join("plan.json");
+    let plan = plan.to_str().unwrap();
+    let made = ["train", "--steps", "1", "--budget", "smallest", "--disk", &place, "--cache", plan];
+    let output = rekindle(&made);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let again = ["train", "--steps", "1", "--plan", plan, "--disk", &place, "--json"];
+    json(&rekindle(&again));
+    // As a disk that has no room: no file may grow beyond 32 KiB, which is half a boundary.
+    let limited = "trap '' XFSZ; ulimit -f 64; exec \"$@\"";
+    let output = rekindle_behind(&["sh", "-c", limited, "sh"], &again);
+    let words = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{words}");
+    assert!(words.contains("the place `disk` cannot be used"), "{words}");
+    assert!(words.contains("hint: give --disk a directory with more room"), "{words}");
 }
 
 /// Writes over the file that boundaries lie in, behind the first of them: what a place is measured with lies there, and a region's

@@ -237,8 +237,12 @@ impl Places {
         None
     }
 
-    /// Makes sure that a disk has room for all that `plan` puts there at once, at most.
-    pub(crate) fn reserve(&self, profile: &Profile, plan: &Plan) -> Result<(), Error> {
+    /// Makes sure that a disk has room for all that `plan` puts there at once, at most: now, rather than in the middle of a step.
+    /// A [`Planner`](crate::Planner) does so itself; it is for plans that come from a file.
+    ///
+    /// # Errors
+    /// When the disk has less.
+    pub fn reserve(&self, profile: &Profile, plan: &Plan) -> Result<(), Error> {
         #[cfg(unix)]
         if let Some((file, limit)) = &self.disk {
             let moved = plan.actions.iter().filter_map(|action| match action {
