@@ -178,6 +178,8 @@ fn show(verdict: &Verdict) -> Result<(), Failure> {
         let percent = |error: f64| format!("{:.3}%", error * 100.0);
         rows.push(["relative error of all gradients".to_owned(), percent(verdict.comparison.relative_error)]);
         rows.push(["a parameter's largest".to_owned(), percent(verdict.comparison.largest_relative_error)]);
+        let worst = verdict.comparison.worst.iter();
+        rows.extend(worst.map(|(name, error)| [format!("of `{name}`"), percent(*error)]));
     }
     if let Some(Training { steps, plain_loss, loss, difference }) = &verdict.training {
         rows.push([

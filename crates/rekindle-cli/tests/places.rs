@@ -94,11 +94,26 @@ fn a_lossy_codec_is_used_when_named_and_its_error_is_told() {
     assert!(error > 0.0 && error < 0.05, "{error}");
     let largest = found["largest_relative_error"].as_f64().unwrap();
     assert!(largest >= error && largest < 0.5, "{largest}");
+    // Each parameter's own, by its name; those whose gradients are the same are among them, with none.
+    let errors = found["relative_errors"].as_object().unwrap();
+    assert_eq!(errors.len() as u64, found["tensors"].as_u64().unwrap(), "{found}");
+    let different = found["different"].as_array().unwrap();
+    assert!(!different.is_empty() && different.len() < errors.len(), "{found}");
+    for (name, error) in errors {
+        assert_eq!(
+            different.contains(&Value::from(name.as_str())),
+            error.as_f64() > Some(0.0),
+            "{name}: {error}"
+        );
+    }
+    assert!(errors.values().any(|error| error.as_f64() == Some(largest)), "{found}");
     let found = json(&rekindle(&[&arguments[..], &["--steps", "20"]].concat()));
     let difference = found["training"]["difference"].as_f64().unwrap();
     assert!(difference != 0.0 && difference.abs() < 0.01, "{found}");
     let output = rekindle(&arguments[..arguments.len() - 1]);
-    assert!(String::from_utf8_lossy(&output.stdout).contains("relative error of all gradients"));
+    let words = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(words.contains("relative error of all gradients"), "{words}");
+    assert_eq!(words.lines().filter(|line| line.trim_start().starts_with("of `")).count(), 5, "{words}");
 }
 
 #[test]
