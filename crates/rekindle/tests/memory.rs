@@ -297,3 +297,22 @@ fn plans_with_a_disk_keep_their_budget_with_all_that_is_read() {
         std::fs::remove_dir_all(&folder).unwrap();
     });
 }
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn what_the_allocator_keeps_of_freed_memory_is_told() {
+    alone(|| {
+        assert!(memory::keep_freed());
+        let before = memory::kept().unwrap().get();
+        let blocks: Vec<Vec<u8>> = (0..48).map(|_| vec![1; MIB as usize]).collect();
+        let meanwhile = memory::kept().unwrap().get();
+        assert!(meanwhile < before + 8 * MIB, "what is in use is not kept: {meanwhile} after {before}");
+        drop(blocks);
+        let kept = memory::kept().unwrap().get();
+        assert!(kept > before + 40 * MIB, "{kept} after {before}");
+        // A block this large goes back to the system at once.
+        drop(vec![1u8; 64 * MIB as usize]);
+        let after = memory::kept().unwrap().get();
+        assert!(after < kept + 8 * MIB, "{after} after {kept}");
+    });
+}
