@@ -3,6 +3,7 @@
 use rekindle::{Budget, Bytes, Places, Planned, Planner, memory};
 use rekindle_models::Trainable;
 use rekindle_run::governor::{BackOff, Governing, Governor, Ladder, Rung, SystemMemory};
+use serde::Serialize;
 
 use crate::amount::{Fraction, Target};
 use crate::cut::{Cut, Cutting};
@@ -17,12 +18,24 @@ const RUNGS: usize = 12;
 /// Where the system's files are, for containers that have them elsewhere, and for tests.
 const ROOT: &str = "REKINDLE_MEMORY_ROOT";
 
+/// Steps in a row under one budget.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Governed {
+    pub(crate) from_step: u32,
+    pub(crate) to_step: u32,
+    pub(crate) budget_bytes: Bytes,
+    /// The highest peak of these steps.
+    pub(crate) most_bytes: Bytes,
+}
+
 /// Plans for many budgets, and who chooses among them.
 pub(crate) struct Adaptive {
     governor: Governor<(Planned, Cut)>,
     gauge: SystemMemory,
-    /// What the steps so far took at most, which the allocator keeps.
-    held: Bytes,
+    /// The highest peak of the steps since memory was last handed back.
+    most: Bytes,
+    /// How the steps fared.
+    pub(crate) governed: Vec<Governed>,
     /// How often the plan changed since the first step.
     pub(crate) changes: u32,
 }
@@ -70,16 +83,18 @@ impl Adaptive {
                 Failure::request(error, hint)
             })?;
         let gauge = std::env::var_os(ROOT).map_or_else(SystemMemory::new, SystemMemory::at);
-        Ok(Self { governor, gauge, held: Bytes::ZERO, changes: 0 })
+        Ok(Self { governor, gauge, most: Bytes::ZERO, governed: Vec::new(), changes: 0 })
     }
 
     /// The plan for the next step, and what to tell about it.
     ///
     /// Nothing is run that would not fit: when not even the tightest plan does, it waits for a minute, then gives up.
     pub(crate) fn next(&mut self) -> Result<(Ready, Option<String>), Failure> {
-        // What earlier steps freed is still ours; the next one takes it again.
+        // What earlier steps freed and the allocator keeps, the next one takes again. What went back to the system is free there, and
+        // no more than a step's peak is counted on: the rest may lie in pieces, or have been handed back.
+        let held = memory::kept().unwrap_or_default().min(self.most);
         let decision =
-            self.governor.next_waiting(&mut self.gauge, self.held, BackOff::default(), std::thread::sleep);
+            self.governor.next_waiting(&mut self.gauge, held, BackOff::default(), std::thread::sleep);
         if let Some(short) = decision.short {
             return Err(Failure::failed(
                 anyhow::anyhow!(
@@ -98,12 +113,25 @@ impl Adaptive {
             if change.to.budget < from.budget {
                 // What the larger plan took is of no use any more, and others are waiting for it.
                 memory::give_back();
-                self.held = Bytes::ZERO;
+                self.most = Bytes::ZERO;
             }
         }
-        let rung = self.governor.rung(decision.rung);
-        self.held = self.held.max(rung.budget);
-        let (planned, cut) = rung.plan.clone();
+        let (planned, cut) = self.governor.rung(decision.rung).plan.clone();
         Ok((Ready::Planned(planned, cut), told))
+    }
+
+    /// A step was run, and this was its peak.
+    pub(crate) fn ran(&mut self, step: u32, peak: Bytes) {
+        self.most = self.most.max(peak);
+        let budget = self.governor.current().map(|rung| self.governor.rung(rung).budget).unwrap_or_default();
+        match self.governed.last_mut().filter(|last| last.budget_bytes == budget) {
+            Some(last) => (last.to_step, last.most_bytes) = (step, last.most_bytes.max(peak)),
+            None => self.governed.push(Governed {
+                from_step: step,
+                to_step: step,
+                budget_bytes: budget,
+                most_bytes: peak,
+            }),
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::measure::{Beside, Measured, Pooled, Step, build, compare, measured, median, step};
 use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::nodes;
-use crate::places::suffix;
+use crate::places::{suffix, tell_faults};
 use crate::planning::{self, Knowledge, Planning};
 use crate::report;
 use crate::size::{For, Size};
@@ -251,6 +251,7 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
     for Run { ready, .. } in &runs {
         transfers.push(Transfers::measure(&model, &batch, ready, size.recipe())?);
     }
+    tell_faults(&places);
     let rows =
         runs.iter().zip(rounds).zip(transfers).map(|((Run { name, ready, .. }, rounds), transfers)| {
             let profile = match ready {

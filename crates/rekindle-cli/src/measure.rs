@@ -1,5 +1,6 @@
 //! One step under any strategy: its gradients, its peak, its time.
 
+use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -358,13 +359,24 @@ pub(crate) struct Comparison {
     /// The largest, over the parameters, of the same for one of them. Those whose gradient is next to nothing are left
     /// out, such as the bias of keys, which attention does not see.
     pub(crate) largest_relative_error: f64,
+    /// The same for each of them, by name, when any gradient differs. That of a gradient that is next to nothing says little; one
+    /// that is missing in either is endless.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) relative_errors: BTreeMap<String, f64>,
+    /// The parameters with the largest, the largest first, without those that are next to nothing.
+    #[serde(skip)]
+    pub(crate) worst: Vec<(String, f64)>,
     /// The parameters whose gradients differ.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) different: Vec<String>,
 }
 
+/// How many parameters are told of whose gradients are off most.
+const WORST: usize = 5;
+
 /// Squares of a parameter's gradient and of its difference, added up.
 struct Squares {
+    name: String,
     elements: usize,
     gradient: f64,
     difference: f64,
@@ -383,7 +395,14 @@ impl Comparison {
         self.relative_error = ratio(difference, gradient);
         let usual = gradient / elements.max(1) as f64;
         let telling = squares.iter().filter(|of| of.gradient / of.elements.max(1) as f64 > 1e-6 * usual);
-        self.largest_relative_error = telling.map(|of| ratio(of.difference, of.gradient)).fold(0.0, f64::max);
+        let error = |of: &Squares| (of.name.clone(), ratio(of.difference, of.gradient));
+        self.worst = telling.map(error).filter(|(_, error)| *error > 0.0).collect();
+        self.worst.sort_by(|one, other| other.1.total_cmp(&one.1));
+        self.worst.truncate(WORST);
+        self.largest_relative_error = self.worst.first().map_or(0.0, |(_, error)| *error);
+        if !self.different.is_empty() {
+            self.relative_errors = squares.iter().map(error).collect();
+        }
         self
     }
 }
@@ -422,11 +441,13 @@ pub(crate) fn compare(model: &impl Module, expected: &Step, found: &Step) -> Com
                 self.result.largest_difference = f64::INFINITY;
                 self.result.different.push(self.path.join("."));
                 let (elements, gradient, difference) = (param.shape().num_elements(), 1.0, f64::INFINITY);
-                self.squares.push(Squares { elements, gradient, difference });
+                let name = self.path.join(".");
+                self.squares.push(Squares { name, elements, gradient, difference });
                 return;
             };
             let squares = |x: Tensor<D>| f64::from((x.clone() * x).sum().into_scalar::<f32>());
             let mut of = Squares {
+                name: self.path.join("."),
                 elements: expected.shape().num_elements(),
                 gradient: squares(expected.clone()),
                 difference: 0.0,

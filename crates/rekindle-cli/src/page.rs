@@ -12,6 +12,7 @@ use crate::arguments::ReportArguments;
 use crate::failure::{self, Failure};
 use crate::measure::{Parts, Recipe, build, step, step_traced};
 use crate::models::{DataArguments, Job, Kind, with_model};
+use crate::places::tell_faults;
 use crate::planning::{self, Knowledge, Planning};
 use crate::size::{For, Size};
 use crate::strategy::{Ready, Strategy};
@@ -87,6 +88,7 @@ fn of_a_run<K: Kind>(arguments: &ReportArguments, size: &Size, kind: &K) -> Resu
     let measured = measured_step(&model, &batch.first(), &ready, size.recipe())?;
     let optimizer = Optimizer::measure(&model, &batch, size.recipe())?;
     waiting.finish_and_clear();
+    tell_faults(&places);
     let totals = totals(parameter_bytes(&model), optimizer.state, planned.simulation());
     write(arguments, planned.profile(), planned.plan(), Some(measured), Some(totals))
 }

@@ -85,6 +85,13 @@ impl fmt::Display for DiskPlace {
     }
 }
 
+/// Tells what went wrong in them since this was last asked.
+pub(crate) fn tell_faults(places: &Places) {
+    for fault in places.take_faults() {
+        tell!("{fault}");
+    }
+}
+
 /// What rows and strategies with these places are called.
 pub(crate) fn suffix(places: &Places) -> String {
     places.names().map(|name| format!("+{name}")).collect()

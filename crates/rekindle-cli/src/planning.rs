@@ -341,7 +341,7 @@ pub(crate) fn from_file<M: Trainable>(
             let error = rekindle::Error::OtherModel { difference: Box::new(difference) };
             return Err(refused(error));
         }
-        return Ok(Ready::Planned(planned.with_places(places.clone()), cut));
+        return in_places(planned, cut, places);
     };
     let (profile, plan) = (crate::files::profile(profile)?, crate::files::plan(path)?);
     let cut = cut_of(profile.stages().len(), model, batch);
@@ -349,6 +349,12 @@ pub(crate) fn from_file<M: Trainable>(
     let own = check_profile(&profile, &description.device, cut.of(model), batch)?;
     check_budget(&plan, &own)?;
     let planned = Planned::new(description, profile, plan, 0.0).map_err(refused)?;
+    in_places(planned, cut, places)
+}
+
+/// A plan from a file, with the places it uses. A disk without room for it is found here, as for a plan that is made here.
+fn in_places(planned: Planned, cut: Cut, places: &Places) -> Result<Ready, Failure> {
+    places.reserve(planned.profile(), planned.plan()).map_err(refused)?;
     Ok(Ready::Planned(planned.with_places(places.clone()), cut))
 }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use burn::optim::AdamConfig;
 use rekindle::training::{LossScale, Precision, clip_by_norm};
-use rekindle::{Bytes, Fault, Measuring, Nanos, Planned};
+use rekindle::{Bytes, Measuring, Nanos, Planned};
 
 use against_plain::against_plain;
 use held_out::HeldOut;
@@ -255,6 +255,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let start = Instant::now();
     let mut losses = Vec::with_capacity(all_steps as usize);
     let (mut last_norm, mut clips) = (None, 0);
+    let mut earlier_peak = Bytes::ZERO;
     meter::rest();
     meter::look_now_and_then();
     for number in first..all_steps {
@@ -277,9 +278,19 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         // A seed for each step: dropout must not repeat itself, and a run must be repeatable.
         let seed = size.seed.wrapping_add(u64::from(number));
         let recipe = Recipe { seed, first_part: 0, scale: scale.scale(), clip: None };
+        let before = adaptive.is_some().then(|| {
+            // What the last step left to be swept is not this one's.
+            rekindle::sweep();
+            earlier_peak = progress.peak().max(earlier_peak);
+            meter::reset_peak();
+            meter::live()
+        });
         let done = step(&model, &batch, &ready, recipe)?;
-        for Fault { boundary, place, error } in places.take_faults() {
-            progress.tell(&format!("step {}: {boundary} was lost in `{place}`: {error}", number + 1));
+        if let Some((adaptive, before)) = adaptive.as_mut().zip(before) {
+            adaptive.ran(number + 1, meter::peak().saturating_sub(before));
+        }
+        for fault in places.take_faults() {
+            progress.tell(&format!("step {}: {fault}", number + 1));
         }
         let loss = done.loss.into_scalar::<f32>();
         if !loss.is_finite() {
@@ -336,7 +347,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
             break;
         }
     }
-    let training_peak = progress.peak();
+    let training_peak = progress.peak().max(earlier_peak);
     meter::rest();
     progress.end(false);
     if let Some(path) = &arguments.save {
@@ -401,6 +412,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
             clipped_steps: clips,
         }),
         plan_changes: adaptive.as_ref().map(|adaptive| adaptive.changes),
+        governed: adaptive.as_ref().map(|adaptive| adaptive.governed.clone()).unwrap_or_default(),
         totals: Totals {
             weights,
             optimizer_state,

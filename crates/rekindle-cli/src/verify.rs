@@ -11,7 +11,7 @@ use crate::data::Data;
 use crate::failure::Failure;
 use crate::measure::{Beside, Comparison, Recipe, build, compare, measured, median, step};
 use crate::models::{DataArguments, Job, Kind, with_model};
-use crate::places::suffix;
+use crate::places::{suffix, tell_faults};
 use crate::planning::{self, Knowledge, Planning};
 use crate::report;
 use crate::size::{For, Size};
@@ -99,6 +99,7 @@ fn verify<K: Kind>(arguments: &VerifyArguments, size: &Size, kind: &K) -> Result
             Some(Training { steps, plain_loss, loss, difference: loss / plain_loss - 1.0 })
         }
     };
+    tell_faults(&places);
     let verdict = Verdict {
         model: size.describe(kind),
         strategy: format!("{strategy}{}", suffix(&places)),
@@ -177,6 +178,8 @@ fn show(verdict: &Verdict) -> Result<(), Failure> {
         let percent = |error: f64| format!("{:.3}%", error * 100.0);
         rows.push(["relative error of all gradients".to_owned(), percent(verdict.comparison.relative_error)]);
         rows.push(["a parameter's largest".to_owned(), percent(verdict.comparison.largest_relative_error)]);
+        let worst = verdict.comparison.worst.iter();
+        rows.extend(worst.map(|(name, error)| [format!("of `{name}`"), percent(*error)]));
     }
     if let Some(Training { steps, plain_loss, loss, difference }) = &verdict.training {
         rows.push([

@@ -51,6 +51,18 @@ fn a_run_goes_tighter_before_a_step_that_would_not_fit() {
     assert!(found["plan_changes"].as_u64().unwrap() >= 2, "{found}");
     assert!(found["peak_bytes"].as_u64() <= found["budget_bytes"].as_u64(), "{found}");
     assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"]);
+    assert_eq!(governed(&found), 100);
+}
+
+/// Holds the peak of every step against the budget it ran under; how many steps there were.
+fn governed(found: &Value) -> u64 {
+    let rows = found["governed"].as_array().unwrap();
+    rows.iter().fold(0, |last, row| {
+        let of = |what: &str| row[what].as_u64().unwrap();
+        assert_eq!(of("from_step"), last + 1, "{found}");
+        assert!(of("most_bytes") > 0 && of("most_bytes") <= of("budget_bytes"), "{row}");
+        of("to_step")
+    })
 }
 
 #[test]

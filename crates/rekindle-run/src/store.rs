@@ -17,6 +17,7 @@ mod error;
 #[cfg(unix)]
 mod extents;
 mod host;
+mod own;
 mod parcel;
 #[cfg(unix)]
 mod private;
@@ -29,6 +30,7 @@ pub use coded::Coded;
 pub use disk::{DiskFile, DiskStore};
 pub use error::StoreError;
 pub use host::{HostPool, HostStore};
+pub use own::OwnMemory;
 pub use parcel::{PackedTensor, Parcel, Payload};
 pub use speed::{CodecSpeed, StoreSpeed, measure_codec, measure_store};
 pub use transfers::{Transfer, Way};

@@ -31,6 +31,8 @@ pub struct Trace {
     origin: Instant,
     events: Vec<Event>,
     transfers: Vec<Moved>,
+    /// What the engine took to hand boundaries out and to take them in.
+    handing: Nanos,
 }
 
 /// One action that ran.
@@ -46,7 +48,8 @@ pub struct Event {
     pub live_bytes: Option<Bytes>,
     /// The most bytes alive on the device while it ran, where the engine can tell.
     pub peak_bytes: Option<Bytes>,
-    /// How long it was with the stores: waiting for transfers, or doing those that a store does at once.
+    /// How long it was with the stores: waiting for transfers, doing those that a store does at once, or handing boundaries out of
+    /// the engine and into it.
     pub waited: Nanos,
     /// What went wrong in the stores meanwhile.
     pub faults: Vec<Fault>,
@@ -74,7 +77,7 @@ pub struct Moved {
 impl Trace {
     /// An empty trace that begins now.
     pub fn start() -> Self {
-        Self { origin: Instant::now(), events: Vec::new(), transfers: Vec::new() }
+        Self { origin: Instant::now(), events: Vec::new(), transfers: Vec::new(), handing: Nanos::ZERO }
     }
 
     /// The actions that ran.
@@ -102,9 +105,10 @@ impl Trace {
         self.events.iter().map(|event| event.waited).sum()
     }
 
-    /// How long transfers took, all of them together.
+    /// How long transfers took, all of them together, with what the engine took to hand boundaries out and to take them in.
     pub fn transfer_time(&self) -> Nanos {
-        self.transfers.iter().map(|moved| moved.end.saturating_sub(moved.start)).sum()
+        let moved = self.transfers.iter().map(|moved| moved.end.saturating_sub(moved.start));
+        moved.chain([self.handing]).sum()
     }
 
     /// The part of the transfers' time that nobody waited for, from 0 to 1; `None` without transfers.
@@ -122,6 +126,11 @@ impl Trace {
     /// The time since the trace began.
     pub(crate) fn now(&self) -> Nanos {
         self.origin.elapsed().into()
+    }
+
+    /// The engine handed a boundary out, or took one in.
+    pub(crate) fn handed(&mut self, took: Nanos) {
+        self.handing = [self.handing, took].into_iter().sum();
     }
 
     pub(crate) fn push(&mut self, event: Event) {

@@ -155,6 +155,8 @@ fn whatever_goes_wrong_the_boundary_is_computed_again_from_the_one_before() {
         assert_eq!(ran.executor.recoveries(), [expected], "{wrong:?}");
         let [fault] = ran.executor.faults() else { panic!("{:?}", ran.executor.faults()) };
         assert_eq!((fault.boundary, &fault.place), (x(2), &name("host")));
+        assert_eq!(fault.remedy, Some(Remedy::Recomputed(x(0))), "{wrong:?}");
+        assert!(fault.to_string().ends_with("; it was computed again from x0"), "{fault}");
         // Stages 1 and 2 once more than the plan says.
         assert_eq!(ran.engine.forwards(), 4 + 4 + 2, "{wrong:?}");
         // The action that brought it back says so.
@@ -173,6 +175,13 @@ fn a_put_that_failed_keeps_the_boundary_when_nothing_could_bring_it_back() {
         let ran = run(&profile, &actions(ONLY_INPUT), stores(Broken::new(wrong, None))).unwrap();
         assert_eq!(ran.gradient, plain(&profile), "{wrong:?}");
         assert_eq!(ran.executor.recoveries(), [Recovery { boundary: x(0), remedy: Remedy::Kept }]);
+        let [fault] = ran.executor.faults() else { panic!("{:?}", ran.executor.faults()) };
+        assert_eq!(
+            (&fault.remedy, fault.bytes),
+            (&Some(Remedy::Kept), profile.boundary_bytes(x(0)).unwrap())
+        );
+        let words = format!("; it is kept on the device, {} over the plan", fault.bytes);
+        assert!(fault.to_string().ends_with(&words), "{fault}");
         assert_eq!(ran.engine.forwards(), 3, "nothing was computed again, beyond the plan");
         drop(ran.executor);
         assert_eq!(ran.engine.ledger().live(), Bytes::ZERO);

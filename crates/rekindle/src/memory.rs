@@ -247,6 +247,23 @@ pub fn keep_freed() -> bool {
     false
 }
 
+/// The memory that this process has freed and its allocator keeps, as after [`keep_freed`]: the next step takes it again, and the system
+/// does not count it as free. `None` where the allocator does not say: only GNU's does.
+///
+/// Blocks that went back to the system are not in it: those of more than 32 MiB, whatever the settings. What was handed back by
+/// [`give_back`] still is: it keeps its place, without memory, until it is used again.
+pub fn kept() -> Option<Bytes> {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        #[allow(unsafe_code)]
+        // SAFETY: it takes nothing and returns numbers, and reads them under the allocator's own locks.
+        let info = unsafe { libc::mallinfo2() };
+        Some(Bytes::new(info.fordblks as u64))
+    }
+    #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+    None
+}
+
 /// Has every thread that operations of tensors are shared among, and this one, make the scratch memory that it keeps for good.
 ///
 /// On processors the first product of matrices that a thread has a part in makes it: as much as the thread's cache, in the

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rekindle_plan::{Action, Bytes, Codec, Name, Plan, Profile};
 use rekindle_run::codec;
 use rekindle_run::{
-    Coded, Fault, HostPool, PackedTensor, Parcel, Store, Stores, measure_codec, measure_store,
+    Coded, Fault, HostPool, OwnMemory, PackedTensor, Parcel, Store, Stores, measure_codec, measure_store,
 };
 
 use crate::Error;
@@ -30,8 +30,7 @@ pub struct Places {
     host: Option<(HostPool, Bytes)>,
     #[cfg(unix)]
     disk: Option<(rekindle_run::DiskFile, Bytes)>,
-    /// With the memory that compressed boundaries lie in.
-    codecs: Vec<(Name, HostPool)>,
+    codecs: Vec<Name>,
     others: Vec<Other>,
     faults: FaultLog,
 }
@@ -101,9 +100,8 @@ impl Places {
         let Some(name) = known else {
             return Err(Error::UnknownCodec { found: name.to_owned(), known: CODECS });
         };
-        if !self.codecs.iter().any(|(known, _)| *known == name) {
-            // It is the device's memory, which the plan counts.
-            self.codecs.push((name, HostPool::new(Bytes::MAX)));
+        if !self.codecs.contains(&name) {
+            self.codecs.push(name);
         }
         Ok(self)
     }
@@ -137,13 +135,14 @@ impl Places {
     /// What plans call them.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let tiers = [self.host.as_ref().map(|_| HOST), self.disk_limit().map(|_| DISK)];
-        let codecs = self.codecs.iter().map(|(name, _)| name.as_str());
+        let codecs = self.codecs.iter().map(Name::as_str);
         let others = self.others.iter().map(|other| other.name.as_str());
         tiers.into_iter().flatten().chain(codecs).chain(others)
     }
 
-    /// What went wrong in them since this was last asked: a full disk, a damaged file. The steps went on, and their
-    /// gradients are right: what was lost was computed again, or kept on the device, which then took more than planned.
+    /// What went wrong in them since this was last asked: a full disk, a damaged file; and how the boundary was had all the same
+    /// ([`Fault::remedy`]). The steps went on, and their gradients are right: what was lost was computed again, or kept on the device,
+    /// which then took more than planned.
     pub fn take_faults(&self) -> Vec<Fault> {
         std::mem::take(&mut self.faults.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -174,7 +173,7 @@ impl Places {
         }
         let sample = sample(size);
         let mut codecs = Vec::new();
-        for (name, _) in &self.codecs {
+        for name in &self.codecs {
             let Some(codec) = codec::by_name(name) else { continue };
             let speed = measure_codec(codec.as_ref(), &sample, RUNS)
                 .map_err(|error| Error::Run { reason: error.to_string() })?;
@@ -202,8 +201,9 @@ impl Places {
     /// Empty stores for one run of a region.
     pub(crate) fn stores(&self) -> Stores {
         let tiers = self.tiers().into_iter().filter_map(|(name, store, _)| Some((name.parse().ok()?, store)));
-        let codecs = self.codecs.iter().filter_map(|(name, pool)| {
-            let store = Coded::boxed(codec::by_name(name)?, Box::new(pool.store()));
+        let codecs = self.codecs.iter().filter_map(|name| {
+            // In the device's memory, which the plan counts.
+            let store = Coded::boxed(codec::by_name(name)?, Box::new(OwnMemory::new()));
             Some((name.clone(), Box::new(store) as Box<dyn Store>))
         });
         let others = self.others.iter().map(|other| (other.name.clone(), (other.make)()));
@@ -237,8 +237,12 @@ impl Places {
         None
     }
 
-    /// Makes sure that a disk has room for all that `plan` puts there at once, at most.
-    pub(crate) fn reserve(&self, profile: &Profile, plan: &Plan) -> Result<(), Error> {
+    /// Makes sure that a disk has room for all that `plan` puts there at once, at most: now, rather than in the middle of a step.
+    /// A [`Planner`](crate::Planner) does so itself; it is for plans that come from a file.
+    ///
+    /// # Errors
+    /// When the disk has less.
+    pub fn reserve(&self, profile: &Profile, plan: &Plan) -> Result<(), Error> {
         #[cfg(unix)]
         if let Some((file, limit)) = &self.disk {
             let moved = plan.actions.iter().filter_map(|action| match action {

@@ -8,7 +8,9 @@ use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{Device, Tensor};
 use rekindle::memory::{self, CountingAllocator};
-use rekindle::{NoModule, Region, Rule, checkpoint, sweep, without_checkpointing};
+use rekindle::{
+    Budget, Bytes, NoModule, Places, Planner, Region, Rule, Staged, checkpoint, sweep, without_checkpointing,
+};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();
@@ -234,5 +236,83 @@ fn a_dropped_model_that_never_went_back_takes_its_regions_with_it() {
             let left = many.saturating_sub(few);
             assert!(left < MIB / 4, "{left} bytes are left of 20 models under {rule}");
         }
+    });
+}
+
+/// Boundaries of 1 MiB, and little else.
+struct Sines(Vec<NoModule>);
+
+impl Staged for Sines {
+    type Batch = Tensor<1>;
+    type Input = Tensor<1>;
+    type Output = Tensor<1>;
+
+    fn stages(&self, x: &Tensor<1>) -> (Region<Tensor<1>, Tensor<1>>, Tensor<1>) {
+        (Region::new().stages("sine", &self.0, |_: &NoModule, x: Tensor<1>| x.sin()), x.clone())
+    }
+}
+
+/// Measured against what was there before its first step, because what a pool keeps from one step to the next is there before all
+/// others.
+fn holds_its_budget(places: impl Fn() -> Places, moves: &str) {
+    let device = Device::flex().autodiff();
+    let model = Sines(vec![NoModule; 24]);
+    let x = Tensor::<1>::ones([1 << 18], &device).require_grad();
+    let planned = Planner::new(Budget::smallest()).places(places()).plan(&model, &x).unwrap();
+    let count = planned.plan().actions.iter().filter(|action| action.to_string().starts_with(moves)).count();
+    assert!(count > 3, "{:?}", planned.plan().actions);
+    let budget = planned.budget_bytes().unwrap().get();
+    // Places that nothing was put in yet.
+    let planned = planned.with_places(places());
+    let step = || drop(planned.forward(&model, &x).unwrap().sum().backward());
+    sweep();
+    let before = live();
+    step();
+    sweep();
+    let left = live().saturating_sub(before);
+    assert!(left < MIB / 4, "{moves}: {left} bytes are kept from one step to the next");
+    memory::reset_peak();
+    step();
+    let peak = memory::peak().unwrap().get() - before;
+    assert!(peak > MIB && peak <= budget, "{moves}: a step takes {peak} of {budget}");
+    drop(planned);
+    sweep();
+}
+
+#[test]
+fn plans_with_codecs_keep_their_budget_with_all_that_the_codecs_keep() {
+    alone(|| {
+        holds_its_budget(|| Places::new().codec("int8").unwrap(), "compress ");
+        holds_its_budget(|| Places::new().codec("bf16").unwrap(), "compress ");
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn plans_with_a_disk_keep_their_budget_with_all_that_is_read() {
+    alone(|| {
+        let folder = std::env::temp_dir().join(format!("rekindle-memory-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        holds_its_budget(|| Places::new().disk(&folder, Bytes::mebibytes(64)).unwrap(), "offload ");
+        std::fs::remove_dir_all(&folder).unwrap();
+    });
+}
+
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn what_the_allocator_keeps_of_freed_memory_is_told() {
+    alone(|| {
+        assert!(memory::keep_freed());
+        let before = memory::kept().unwrap().get();
+        let blocks: Vec<Vec<u8>> = (0..48).map(|_| vec![1; MIB as usize]).collect();
+        let meanwhile = memory::kept().unwrap().get();
+        assert!(meanwhile < before + 8 * MIB, "what is in use is not kept: {meanwhile} after {before}");
+        drop(blocks);
+        let kept = memory::kept().unwrap().get();
+        assert!(kept > before + 40 * MIB, "{kept} after {before}");
+        // A block this large goes back to the system at once.
+        drop(vec![1u8; 64 * MIB as usize]);
+        let after = memory::kept().unwrap().get();
+        assert!(after < kept + 8 * MIB, "{after} after {kept}");
     });
 }

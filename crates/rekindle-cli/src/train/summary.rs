@@ -5,6 +5,7 @@ use rekindle::{Bytes, Nanos, Plan};
 use serde::Serialize;
 
 use super::against_plain::ROUNDS;
+use crate::adaptive::Governed;
 use crate::amount::Target;
 use crate::failure::Failure;
 use crate::measure::{Beside, Comparison};
@@ -52,6 +53,9 @@ pub(super) struct Summary {
     /// How often the plan changed while training, when it may.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) plan_changes: Option<u32>,
+    /// Under which budgets the steps ran one after the other, when the plan may change, and how much they took of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) governed: Vec<Governed>,
     /// What a step moved, for a plan that uses places.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) transfers: Option<Transfers>,
@@ -132,6 +136,15 @@ pub(super) fn over_budget(summary: &Summary, memory: Option<Target>) -> Result<(
     {
         return Err(Failure::failed(
             anyhow::anyhow!("training took {} at its peak, but --memory is {memory}", summary.totals.all),
+            "give a larger --margin",
+        ));
+    }
+    if let Some(over) = summary.governed.iter().find(|steps| steps.most_bytes > steps.budget_bytes) {
+        let Governed { from_step, to_step, budget_bytes, most_bytes } = over;
+        return Err(Failure::failed(
+            anyhow::anyhow!(
+                "a step took {most_bytes} at its peak, but the budget of steps {from_step} to {to_step} was {budget_bytes}"
+            ),
             "give a larger --margin",
         ));
     }

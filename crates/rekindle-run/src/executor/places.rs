@@ -1,17 +1,17 @@
 //! Boundaries on their way to stores and back.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rekindle_plan::{Action, Boundary, Bytes, Name};
 
 use super::{Executor, Held, RunError, Value, store_failed};
-use crate::{Engine, Store, StoreError};
+use crate::{Engine, Parcel, Store, StoreError};
 
 /// A copy of a boundary in a store.
 pub(super) struct StoredCopy {
     pub(super) place: Name,
     pub(super) state: State,
-    bytes: Bytes,
+    pub(super) bytes: Bytes,
 }
 
 impl StoredCopy {
@@ -43,13 +43,15 @@ impl<E: Engine> Executor<E> {
         let value = self.look(action, boundary)?;
         let bytes = engine.boundary_bytes(value);
         let failed = |source| RunError::Engine { action: action.clone(), source };
+        let start = Instant::now();
         let parcel = engine.export(value).map_err(failed)?;
+        self.note_handed(start.elapsed());
         self.count_read(boundary);
         let put = self.with_store(action, place, |store| store.put(boundary, parcel))?;
         let state = match put {
             Ok(()) => State::Going,
             Err(error) => {
-                self.note_fault(boundary, place, &error);
+                self.note_fault_of(boundary, place, bytes, &error);
                 State::Lost(error)
             }
         };
@@ -111,10 +113,7 @@ impl<E: Engine> Executor<E> {
         // What is computed again, or imported, takes the room.
         drop(room);
         let value = match taken {
-            Ok(parcel) => {
-                let imported = engine.import(parcel);
-                imported.map_err(|source| RunError::Engine { action: action.clone(), source })?
-            }
+            Ok(parcel) => self.import(engine, action, parcel)?,
             Err(error) => {
                 self.lose(boundary, &place, &error);
                 self.recover(engine, action, boundary, error)?
@@ -122,6 +121,27 @@ impl<E: Engine> Executor<E> {
         };
         self.boundaries[boundary.index()] = Some(Held { kept, ..Held::here(value) });
         Ok(())
+    }
+
+    /// Has the engine take a boundary back, and counts the time.
+    pub(super) fn import(
+        &mut self,
+        engine: &mut E,
+        action: &Action,
+        parcel: Parcel,
+    ) -> Result<E::Boundary, RunError<E::Error>> {
+        let start = Instant::now();
+        let imported = engine.import(parcel);
+        self.note_handed(start.elapsed());
+        imported.map_err(|source| RunError::Engine { action: action.clone(), source })
+    }
+
+    /// Boundaries that the engine copies out or in are on the way, and computing stands still meanwhile.
+    fn note_handed(&mut self, took: Duration) {
+        self.waited += took;
+        if let Some(trace) = &mut self.trace {
+            trace.handed(took.into());
+        }
     }
 
     /// Lets go of a copy, once nothing on the way there or back needs it.

@@ -4,7 +4,9 @@
 //! is replaced by another copy, or computed again from the nearest boundary before it. A boundary for which the plan will
 //! have nothing to compute it from is not let go of in the first place.
 
-use rekindle_plan::{Action, Boundary, Name, Stage};
+use std::fmt;
+
+use rekindle_plan::{Action, Boundary, Bytes, Name, Stage};
 
 use super::places::State;
 use super::{Executor, RunError};
@@ -17,8 +19,30 @@ pub struct Fault {
     pub boundary: Boundary,
     /// The store.
     pub place: Name,
-    /// What it said.
+    /// How large the boundary is.
+    pub bytes: Bytes,
+    /// What the store said.
     pub error: StoreError,
+    /// How the boundary was had all the same, as far as that is known: one that is refused is decided about when the plan lets go of
+    /// it, and nothing is needed for one that nobody asks for again.
+    pub remedy: Option<Remedy>,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{} was lost in `{}`: {}", self.boundary, self.place, self.error)?;
+        match &self.remedy {
+            None => Ok(()),
+            Some(Remedy::Kept) => {
+                write!(formatter, "; it is kept on the device, {} over the plan", self.bytes)
+            }
+            Some(Remedy::Copy(place)) => write!(formatter, "; its copy in `{place}` was taken"),
+            Some(Remedy::Recomputed(from)) if *from == self.boundary => {
+                formatter.write_str("; it was still on the device")
+            }
+            Some(Remedy::Recomputed(from)) => write!(formatter, "; it was computed again from {from}"),
+        }
+    }
 }
 
 /// How a boundary that a store has lost was had all the same.
@@ -82,7 +106,6 @@ impl<E: Engine> Executor<E> {
         boundary: Boundary,
         error: StoreError,
     ) -> Result<E::Boundary, RunError<E::Error>> {
-        let failed = |source| RunError::Engine { action: action.clone(), source };
         for number in (0..=boundary.number()).rev() {
             let from = Boundary::new(number);
             let mut place = None;
@@ -90,18 +113,19 @@ impl<E: Engine> Executor<E> {
             if found.is_none()
                 && let Some((parcel, at)) = self.take_any(action, from)?
             {
-                found = Some(engine.import(parcel).map_err(failed)?);
+                found = Some(self.import(engine, action, parcel)?);
                 place = Some(at);
             }
             if let Some(mut value) = found {
                 for stage in number + 1..=boundary.number() {
-                    value = engine.forward(Stage::new(stage), value).map_err(failed)?;
+                    let run = engine.forward(Stage::new(stage), value);
+                    value = run.map_err(|source| RunError::Engine { action: action.clone(), source })?;
                 }
                 let remedy = match place {
                     Some(place) if from == boundary => Remedy::Copy(place),
                     _ => Remedy::Recomputed(from),
                 };
-                self.recoveries.push(Recovery { boundary, remedy });
+                self.note_recovery(boundary, remedy);
                 return Ok(value);
             }
             if self.schedule.is_pinned(Stage::new(number)) {
@@ -207,11 +231,31 @@ impl<E: Engine> Executor<E> {
         self.set_state(boundary, place, State::Lost(error.clone()));
     }
 
-    pub(super) fn note_fault(&mut self, boundary: Boundary, place: &Name, error: &StoreError) {
-        self.faults.push(Fault { boundary, place: place.clone(), error: error.clone() });
+    pub(super) fn note_fault_of(
+        &mut self,
+        boundary: Boundary,
+        place: &Name,
+        bytes: Bytes,
+        error: &StoreError,
+    ) {
+        let (place, error) = (place.clone(), error.clone());
+        self.faults.push(Fault { boundary, place, bytes, error, remedy: None });
+    }
+
+    fn note_fault(&mut self, boundary: Boundary, place: &Name, error: &StoreError) {
+        let bytes = self.copy(boundary, place).map(|copy| copy.bytes).unwrap_or_default();
+        self.note_fault_of(boundary, place, bytes, error);
     }
 
     pub(super) fn note_kept(&mut self, boundary: Boundary) {
-        self.recoveries.push(Recovery { boundary, remedy: Remedy::Kept });
+        self.note_recovery(boundary, Remedy::Kept);
+    }
+
+    fn note_recovery(&mut self, boundary: Boundary, remedy: Remedy) {
+        let undecided = |fault: &&mut Fault| fault.boundary == boundary && fault.remedy.is_none();
+        for fault in self.faults.iter_mut().filter(undecided) {
+            fault.remedy = Some(remedy.clone());
+        }
+        self.recoveries.push(Recovery { boundary, remedy });
     }
 }

@@ -7,26 +7,25 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use rekindle_plan::{Boundary, Bytes};
 
 use super::codec::{Codec, CodecError};
-use super::transfers::{Ticket, Worker};
-use super::{PackedTensor, Parcel, Store, StoreError, Transfer};
+use super::transfers::{Log, Ticket, Worker};
+use super::{PackedTensor, Parcel, Store, StoreError, Transfer, Way};
 
 /// Below this a boundary is encoded before a thread would have heard of it.
 const SMALL: u64 = 64 << 10;
 
 /// A store that holds boundaries encoded.
 ///
-/// In front of a tier it makes transfers and files smaller; in front of a [`HostStore`](crate::HostStore) without a
-/// limit it is a plan's `compress`, and [`Coded::used`] is what the compressed copies take. Large boundaries are encoded
+/// In front of a tier it makes transfers and files smaller; in front of [`OwnMemory`](crate::OwnMemory) it is a plan's `compress`, and [`Coded::used`] is what the compressed copies take. Large boundaries are encoded
 /// and decoded by threads, so that `put` and `prefetch` return at once; what the inner store says to a `put` is then told
 /// by `wait`.
 ///
 /// ```
 /// use rekindle_plan::{Boundary, Bytes};
-/// use rekindle_run::{Coded, HostStore, PackedTensor, Parcel, Store, codec::Bf16};
+/// use rekindle_run::{Coded, OwnMemory, PackedTensor, Parcel, Store, codec::Bf16};
 ///
 /// let tensor = PackedTensor { dtype: "f32".into(), shape: vec![256], bytes: vec![0; 1024].into() };
 /// let parcel = Parcel { tensors: vec![tensor], structure: vec![] };
-/// let mut store = Coded::new(Bf16, HostStore::new(Bytes::MAX));
+/// let mut store = Coded::new(Bf16, OwnMemory::new());
 /// store.put(Boundary::new(1), parcel.clone())?;
 /// store.wait(Boundary::new(1))?;
 /// assert_eq!(store.used(), Bytes::new(512));
@@ -45,6 +44,8 @@ struct Shared {
     codec: Box<dyn Codec>,
     inner: Mutex<Box<dyn Store>>,
     used: AtomicU64,
+    /// When what was encoded and decoded.
+    log: Log,
 }
 
 struct Entry {
@@ -101,10 +102,12 @@ impl Shared {
     }
 
     fn put(&self, boundary: Boundary, parcel: Parcel) -> Result<Original, StoreError> {
+        let bytes = parcel.bytes().get();
         let Parcel { tensors, structure } = parcel;
-        // One tensor after the other, so that each is free as soon as it is encoded.
-        let encoded = tensors.into_iter().map(|tensor| encode(&*self.codec, tensor));
-        let (tensors, lengths): (_, Vec<_>) = encoded.unzip();
+        let (tensors, lengths): (_, Vec<_>) = self.log.timed(boundary, Way::Out, bytes, || {
+            // One tensor after the other, so that each is free as soon as it is encoded.
+            Ok(tensors.into_iter().map(|tensor| encode(&*self.codec, tensor)).unzip())
+        })?;
         let parcel = Parcel { tensors, structure };
         let original = Original { lengths: lengths.into(), encoded: parcel.bytes().get() };
         self.inner().put(boundary, parcel)?;
@@ -112,14 +115,16 @@ impl Shared {
         Ok(original)
     }
 
-    fn take(&self, boundary: Boundary, original: &Original) -> Result<Parcel, StoreError> {
+    fn take(&self, boundary: Boundary, size: u64, original: &Original) -> Result<Parcel, StoreError> {
         let taken = self.inner().take(boundary);
         let Parcel { tensors, structure } = taken?;
-        let tensors = tensors.into_iter().zip(&*original.lengths);
-        let tensors = tensors.map(|(tensor, length)| decode(&*self.codec, tensor, *length));
-        let tensors = tensors.collect::<Result<_, _>>().map_err(|error| {
-            let found = format!("{} in front of `{}`", error.found, error.codec);
-            StoreError::Damaged { boundary, found, expected: error.expected }
+        let tensors = self.log.timed(boundary, Way::Back, size, || {
+            let tensors = tensors.into_iter().zip(&*original.lengths);
+            let tensors = tensors.map(|(tensor, length)| decode(&*self.codec, tensor, *length));
+            tensors.collect::<Result<_, _>>().map_err(|error| {
+                let found = format!("{} in front of `{}`", error.found, error.codec);
+                StoreError::Damaged { boundary, found, expected: error.expected }
+            })
         })?;
         Ok(Parcel { tensors, structure })
     }
@@ -133,7 +138,7 @@ impl Coded {
 
     /// The same for a codec and a store that were chosen while the program runs.
     pub fn boxed(codec: Box<dyn Codec>, inner: Box<dyn Store>) -> Self {
-        let shared = Shared { codec, inner: Mutex::new(inner), used: AtomicU64::new(0) };
+        let shared = Shared { codec, inner: Mutex::new(inner), used: AtomicU64::new(0), log: Log::default() };
         let (encoder, decoder) = (OnceLock::new(), OnceLock::new());
         Self { encoder, decoder, shared: Arc::new(shared), entries: BTreeMap::new() }
     }
@@ -212,8 +217,8 @@ impl Store for Coded {
             && entry.coming.is_none()
             && let Some(worker) = worker(&self.decoder, entry.size, "rekindle-decode")
         {
-            let shared = self.shared.clone();
-            entry.coming = Some(worker.run(move || shared.take(boundary, &original)));
+            let (shared, size) = (self.shared.clone(), entry.size);
+            entry.coming = Some(worker.run(move || shared.take(boundary, size, &original)));
         }
         self.entries.insert(boundary, entry);
         asked
@@ -223,7 +228,7 @@ impl Store for Coded {
         let (mut entry, original) = self.settle(boundary)?;
         let taken = match entry.coming.take() {
             Some(coming) => coming.wait(),
-            None => self.shared.take(boundary, &original),
+            None => self.shared.take(boundary, entry.size, &original),
         };
         self.entries.insert(boundary, entry);
         taken
@@ -240,7 +245,10 @@ impl Store for Coded {
     }
 
     fn transfers(&mut self) -> Vec<Transfer> {
-        self.shared.inner().transfers()
+        // What the codec did, and what the store behind it did: both took time.
+        let mut transfers = self.shared.log.drain();
+        transfers.extend(self.shared.inner().transfers());
+        transfers
     }
 }
 

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rekindle_plan::{Boundary, Bytes};
 use rustix::io::Errno;
-use xxhash_rust::xxh3::{Xxh3, xxh3_64};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::extents::{ALIGNMENT, Extents};
 use super::private::PrivateDirectory;
-use super::slabs::{Label, Slab, Slabs};
+use super::slabs::Label;
 use super::transfers::{Log, Ticket, Worker};
 use super::{Parcel, Store, StoreError, Transfer, Way};
 
@@ -59,7 +59,6 @@ struct Disk {
 struct Media {
     file: File,
     path: PathBuf,
-    slabs: Slabs,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +90,7 @@ impl DiskFile {
     /// When the directory is not there, is not a directory or must not be written to.
     pub fn open(directory: impl AsRef<Path>, limit: Bytes) -> Result<Self, StoreError> {
         let (directory, file) = PrivateDirectory::create(directory.as_ref())?;
-        let media = Media { file, path: directory.path().to_owned(), slabs: Slabs::default() };
+        let media = Media { file, path: directory.path().to_owned() };
         Ok(Self(Arc::new(Disk {
             writer: Worker::start("rekindle-write")?,
             reader: Worker::start("rekindle-read")?,
@@ -217,21 +216,36 @@ impl Media {
         Ok(hash.digest())
     }
 
-    fn read(&self, boundary: Boundary, region: Region, checksum: u64) -> Result<Arc<Slab>, StoreError> {
-        let length = usize::try_from(region.length).unwrap_or(usize::MAX);
-        let mut slab = self.slabs.lend(length, usize::MAX);
+    /// Reads a parcel's tensors, each into memory of its own: whoever imports it takes that memory over, and what is read
+    /// takes no more than a plan counts for a boundary that is on its way back.
+    fn read(
+        &self,
+        boundary: Boundary,
+        region: Region,
+        lengths: &[usize],
+        checksum: u64,
+    ) -> Result<Vec<Vec<u8>>, StoreError> {
         let damaged = |found: String, expected: String| StoreError::Damaged { boundary, found, expected };
-        let read = self.file.read_exact_at(slab.as_mut_slice(), region.offset);
-        read.map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                let end = region.offset + region.length;
-                damaged("a shorter file".to_owned(), format!("at least {end} bytes"))
-            }
-            _ => self.failed("reading", &error, region.length),
-        })?;
-        let found = xxh3_64(slab.as_slice());
+        let mut hash = Xxh3::new();
+        let mut offset = region.offset;
+        let mut tensors = Vec::with_capacity(lengths.len());
+        for length in lengths {
+            let mut bytes = vec![0; *length];
+            let read = self.file.read_exact_at(&mut bytes, offset);
+            read.map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => {
+                    let end = region.offset + region.length;
+                    damaged("a shorter file".to_owned(), format!("at least {end} bytes"))
+                }
+                _ => self.failed("reading", &error, region.length),
+            })?;
+            hash.update(&bytes);
+            offset += *length as u64;
+            tensors.push(bytes);
+        }
+        let found = hash.digest();
         match found == checksum {
-            true => Ok(Arc::new(slab)),
+            true => Ok(tensors),
             false => {
                 Err(damaged(format!("the checksum {found:016x}"), format!("the checksum {checksum:016x}")))
             }
@@ -287,7 +301,7 @@ struct Entry {
     label: Label,
     region: Region,
     written: Written,
-    coming: Option<Ticket<Arc<Slab>>>,
+    coming: Option<Ticket<Vec<Vec<u8>>>>,
 }
 
 #[derive(Debug)]
@@ -364,8 +378,11 @@ impl Store for DiskStore {
         let (entry, checksum) = self.settle(boundary)?;
         if entry.coming.is_none() {
             let (media, region) = (disk.0.media.clone(), entry.region);
+            let lengths: Vec<usize> = entry.label.lengths().collect();
             entry.coming = Some(disk.0.reader.run(move || {
-                log.timed(boundary, Way::Back, region.length, || media.read(boundary, region, checksum))
+                log.timed(boundary, Way::Back, region.length, || {
+                    media.read(boundary, region, &lengths, checksum)
+                })
             }));
         }
         Ok(())
@@ -375,7 +392,7 @@ impl Store for DiskStore {
         self.prefetch(boundary)?;
         let entry = self.parcels.get_mut(&boundary).ok_or(StoreError::Absent { boundary })?;
         let coming = entry.coming.take().ok_or(StoreError::Absent { boundary })?;
-        Ok(entry.label.cut(&coming.wait()?))
+        Ok(entry.label.filled(coming.wait()?))
     }
 
     fn forget(&mut self, boundary: Boundary) -> Result<(), StoreError> {
@@ -406,7 +423,7 @@ mod tests {
     fn a_disk_that_is_full_in_the_middle_of_a_write_says_so() {
         let path = PathBuf::from("/dev/full");
         let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
-        let media = Media { file, path, slabs: Slabs::default() };
+        let media = Media { file, path };
         let tensor = PackedTensor { dtype: "u8".into(), shape: vec![9], bytes: vec![1; 9].into() };
         let parcel = Parcel { tensors: vec![tensor], structure: vec![] };
         let error = media.write(Region { offset: 0, length: 9 }, parcel).unwrap_err();

@@ -119,6 +119,23 @@ impl Label {
         self.length
     }
 
+    /// The bytes of each tensor.
+    #[cfg(unix)]
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = usize> + '_ {
+        self.tensors.iter().map(|(_, _, length)| *length)
+    }
+
+    /// The parcel whose tensors are these, in their order.
+    #[cfg(unix)]
+    pub(crate) fn filled(&self, tensors: Vec<Vec<u8>>) -> Parcel {
+        let tensors = self.tensors.iter().zip(tensors).map(|((dtype, shape, _), bytes)| PackedTensor {
+            dtype: dtype.clone(),
+            shape: shape.clone(),
+            bytes: bytes.into(),
+        });
+        Parcel { tensors: tensors.collect(), structure: self.structure.clone() }
+    }
+
     /// The parcel whose bytes lie in `slab`, one tensor behind the other.
     pub(crate) fn cut(&self, slab: &Arc<Slab>) -> Parcel {
         let mut start = 0;
