@@ -47,7 +47,7 @@ pub(crate) fn rules(asked: &Asked) -> Result<Vec<String>, EstimateError> {
         let linear = Setting { attention: AttentionKind::Linear, batch: 1, length: 4_096, ..setting };
         let stored = Setting { attention: AttentionKind::Stored, ..linear };
         rules.push(format!(
-            "rule: 70B at 4,096 tokens takes 120 GB, 15 with selective and 8 with full recomputation; counted for a batch of 1: {}, {} and {} with attention that keeps every pair, {}, {} and {} with attention in linear memory, where selective has nothing left to recompute",
+            "rule: 70B at 4,096 tokens takes 120 GB, 15 with selective and 8 with full recomputation; counted for a batch of 1: {}, {} and {} with attention that keeps every pair, {}, {} and {} with attention in linear memory, where selective runs again what is cheapest until 60% is left",
             kept(&stored, "none")?,
             kept(&stored, "selective")?,
             kept(&stored, "full")?,

@@ -269,6 +269,12 @@ impl Attention {
                 let scores = query.matmul(key.transpose()).div_scalar((depth as f32).sqrt());
                 let scores = match mask {
                     Some(mask) => {
+                        let (found, expected) = (mask.dims(), [batch, sequence, sequence]);
+                        // One for all sequences of the batch will do.
+                        if found != expected && found != [1, sequence, sequence] {
+                            let (found, expected) = (found.to_vec(), expected.to_vec());
+                            return Err(Error::AttentionShape { what: "a mask", found, expected });
+                        }
                         let mask = mask.unsqueeze_dim::<4>(1).expand([batch, heads, sequence, sequence]);
                         scores.mask_fill(mask, f32::NEG_INFINITY)
                     }
@@ -357,7 +363,7 @@ impl Activate {
 #[cfg(test)]
 mod tests {
     use burn::nn::attention::{MhaInput, MultiHeadAttentionConfig, generate_autoregressive_mask};
-    use burn::tensor::{Distribution, Tolerance};
+    use burn::tensor::{Distribution, TensorData, Tolerance};
 
     use super::*;
 
@@ -386,5 +392,28 @@ mod tests {
             let gradient = |y: Tensor<3>| x.grad(&y.powf_scalar(2.0).sum().backward()).unwrap().into_data();
             gradient(found).assert_approx_eq::<f32>(&gradient(expected), Tolerance::default());
         }
+    }
+    /// It panicked in Burn's `expand`.
+    #[test]
+    fn a_mask_of_another_shape_is_an_error() {
+        let device = Device::flex().autodiff();
+        let config = GptConfig::new(8, 16, 4, 1, 8).with_dropout(0.0).with_burn(true);
+        let block = GptBlock::build(&config, true, &device).unwrap();
+        let x = Tensor::<3>::ones([2, 6, 16], &device);
+        let run = |shape: [usize; 3]| {
+            let falses = TensorData::new(vec![false; shape.iter().product()], shape);
+            let mask = Tensor::<3, Bool>::from_data(falses, &device);
+            block.forward(x.clone(), Some(mask))
+        };
+        for shape in [[2, 6, 5], [2, 1, 6], [3, 6, 6], [2, 7, 7]] {
+            match run(shape) {
+                Err(Error::AttentionShape { what: "a mask", found, expected }) => {
+                    assert_eq!((found, expected), (shape.to_vec(), vec![2, 6, 6]));
+                }
+                other => panic!("{shape:?}: {:?}", other.map(|y| y.dims())),
+            }
+        }
+        assert_eq!(run([1, 6, 6]).unwrap().dims(), [2, 6, 16]);
+        assert_eq!(run([2, 6, 6]).unwrap().dims(), [2, 6, 16]);
     }
 }

@@ -4,6 +4,7 @@
 //! looks at no budget: like a textbook rule it gives the plan it gives, and the simulator says what that takes.
 //! `docs/policies.md` has the words.
 
+mod cheap;
 mod choices;
 mod clause;
 mod error;

@@ -340,6 +340,119 @@ fn ready_made_policies_are_what_their_page_says() {
     same("offload-inputs", "full, offload **.block.*.input host");
 }
 
+/// Our GPT's blocks, whose attention keeps one number a query, in units of what the residual stream takes: what a part hands on with the
+/// residual in it, what it keeps beside its input, and what keeping the norm's input instead of its output leaves of that. Times in
+/// hundredths of a block's forward.
+fn without_scores(blocks: usize) -> Profile {
+    const UNIT: u64 = 1 << 19;
+    let parts = [
+        ("qkv", 4, 4, 3, 14, 12, 1),
+        ("attention", 2, 1, 1, 45, 0, 0),
+        ("projection", 1, 1, 1, 5, 4, 1),
+        ("up", 5, 5, 4, 16, 14, 1),
+        ("activation", 5, 4, 4, 4, 0, 1),
+        ("down", 1, 1, 1, 16, 15, 1),
+    ];
+    let passed = |part: &str| if ["projection", "down"].contains(&part) { 0 } else { UNIT };
+    let stages = (0..blocks).flat_map(|block| {
+        parts.map(|(part, made, kept, light, forward, unread, remade)| {
+            let balanced = TapeOption {
+                name: name("balanced"),
+                tape_bytes: Bytes::new(light * UNIT + passed(part)),
+                forward_ns: Nanos::new(forward * 1_000),
+                backward_ns: Nanos::new((2 * forward + remade) * 1_000),
+                backward_extra_bytes: None,
+            };
+            StageProfile {
+                name: format!("block.{block}.{part}"),
+                output_bytes: Bytes::new(made * UNIT),
+                tape_bytes: Bytes::new(kept * UNIT + passed(part)),
+                passed_bytes: Bytes::new(passed(part)),
+                forward_ns: Nanos::new(forward * 1_000),
+                backward_ns: Nanos::new(2 * forward * 1_000),
+                unread_ns: Nanos::new(unread * 1_000),
+                options: vec![balanced],
+                ..StageProfile::default()
+            }
+        })
+    });
+    let embedding = StageProfile {
+        name: "embedding".to_owned(),
+        output_bytes: Bytes::new(UNIT),
+        tape_bytes: Bytes::new(UNIT),
+        ..StageProfile::default()
+    };
+    let head = StageProfile {
+        name: "head".to_owned(),
+        output_bytes: Bytes::new(4),
+        tape_bytes: Bytes::new(UNIT),
+        ..StageProfile::default()
+    };
+    let stages = [embedding].into_iter().chain(stages).chain([head]).collect();
+    Profile::new("gpt", "none", Bytes::new(4_096), stages).unwrap()
+}
+
+/// There it saved nothing at all.
+#[test]
+fn selective_saves_two_fifths_where_attention_keeps_no_scores() {
+    for blocks in [4, 12, 24] {
+        let profile = without_scores(blocks);
+        let all = policy("keep-all").plan(&profile).unwrap().predicted;
+        let plan = policy("selective").plan(&profile).unwrap();
+        let left = plan.predicted.peak_bytes.get() as f64 / all.peak_bytes.get() as f64;
+        // No more than was asked for: one product less, and it would be too much.
+        assert!((0.5..=0.6).contains(&left), "{blocks} blocks: {left}");
+        let step = plan.predicted.step_ns.ratio(all.step_ns);
+        assert!(step > 1.0 && step <= 1.08, "{blocks} blocks: {step}");
+        let again = |part: &str| {
+            let stages = profile.stages().iter().zip(1..).filter(|(stage, _)| stage.name.ends_with(part));
+            let run = |stage: u32| plan.actions.contains(&Action::forward(Stage::new(stage)));
+            stages.filter(|(_, stage)| run(*stage)).count()
+        };
+        assert_eq!(["qkv", "attention", "projection"].map(again), [0; 3]);
+        assert_eq!(["activation", "down"].map(again), [blocks; 2]);
+        assert!((1..blocks).contains(&again("up")), "{} of {blocks}", again("up"));
+    }
+}
+
+#[test]
+fn selective_takes_what_there_is_without_scores() {
+    // Nothing but the attention core, no other way to keep a tape, and no name that our models have.
+    let stages = without_scores(8).stages().to_vec();
+    let stages = stages.into_iter().map(|stage| StageProfile { options: Vec::new(), ..stage });
+    let core = stages.clone().filter(|stage| stage.name.ends_with("attention")).collect();
+    let alone = Profile::new("core", "none", Bytes::new(1 << 21), core).unwrap();
+    assert_eq!(policy("selective").actions(&alone), policy("keep-all").actions(&alone));
+    let named = stages.clone().zip(1..).map(|(stage, number)| StageProfile {
+        name: if stage.name.ends_with("attention") { stage.name } else { format!("part.{number}") },
+        ..stage
+    });
+    let named = Profile::new("other", "none", Bytes::new(4_096), named.collect()).unwrap();
+    let peak = |text: &str, profile: &Profile| policy(text).plan(profile).unwrap().predicted.peak_bytes.get();
+    assert!(peak("selective", &named) * 10 <= peak("keep-all", &named) * 6);
+    // What must run once only is left alone, and clauses go over what it says.
+    let pinned = stages.map(|stage| StageProfile { pinned: true, ..stage }).collect();
+    let pinned = Profile::new("pinned", "none", Bytes::new(4_096), pinned).unwrap();
+    assert_eq!(policy("selective").actions(&pinned), policy("keep-all").actions(&pinned));
+    assert!(peak("selective, pin **", &named) == peak("keep-all", &named));
+}
+
+/// It took `balanced` where that kept as much, and every product of a perceptron beside what the activation made of it.
+#[test]
+fn dots_saveable_runs_activations_again_and_takes_no_option_that_saves_nothing() {
+    let profile = without_scores(3);
+    let text =
+        "keep-all, tape **.qkv balanced, tape **.up balanced, recompute **.activation, recompute **.down";
+    assert_eq!(policy("dots-saveable").actions(&profile), policy(text).actions(&profile));
+    // What is pinned is not run again.
+    let stages = profile.stages().iter().cloned();
+    let stages = stages.map(|stage| StageProfile { pinned: stage.name == "block.1.down", ..stage });
+    let pinned = Profile::new("gpt", "none", Bytes::new(4_096), stages.collect()).unwrap();
+    let text = "keep-all, tape **.qkv balanced, tape **.up balanced, recompute block.0.activation, recompute block.0.down, \
+                recompute block.2.activation, recompute block.2.down";
+    assert_eq!(policy("dots-saveable").actions(&pinned), policy(text).actions(&pinned));
+}
+
 #[test]
 fn clauses_go_over_what_a_ready_made_policy_says() {
     let profile = fine(3);

@@ -171,6 +171,16 @@ pub enum Error {
         /// What the device said.
         reason: String,
     },
+    /// The mask given to a softmax has another shape.
+    #[error(
+        "a softmax was given a mask of shape {found:?}, expected {expected:?}, or 1 in place of some of its sizes but the last"
+    )]
+    SoftmaxMask {
+        /// The mask's shape.
+        found: Vec<usize>,
+        /// That of what it is a mask of.
+        expected: Vec<usize>,
+    },
     /// A tensor given to a model has another shape than it was made for.
     #[error("the model was given {what} of shape {found:?}, expected {expected:?}")]
     InputShape {

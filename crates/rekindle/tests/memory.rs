@@ -6,8 +6,10 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle::memory::{self, CountingAllocator};
+use rekindle::nn::LinearCrossEntropy;
 use rekindle::{
     Budget, Bytes, NoModule, Places, Planner, Region, Rule, Staged, checkpoint, sweep, without_checkpointing,
 };
@@ -314,5 +316,74 @@ fn what_the_allocator_keeps_of_freed_memory_is_told() {
         drop(vec![1u8; 64 * MIB as usize]);
         let after = memory::kept().unwrap().get();
         assert!(after < kept + 8 * MIB, "{after} after {kept}");
+    });
+}
+
+/// Rows of features, a head's weights, and targets.
+fn head(
+    rows: usize,
+    features: usize,
+    classes: usize,
+    device: &Device,
+) -> (Tensor<2>, Tensor<2>, Tensor<1, Int>) {
+    let normal = Distribution::Normal(0.0, 0.5);
+    let targets =
+        Tensor::<1, Int>::arange(0..rows as i64, device).mul_scalar(97).remainder_scalar(classes as i64);
+    (
+        Tensor::random([rows, features], normal, device),
+        Tensor::random([features, classes], normal, device),
+        targets,
+    )
+}
+
+/// It made all logits at once there.
+#[test]
+fn a_loss_without_autodiff_takes_the_memory_of_a_chunk() {
+    alone(|| {
+        let (rows, classes) = (1024, 2048);
+        let device = Device::flex();
+        let (x, weight, targets) = head(rows, 16, classes, &device);
+        let loss = |chunk: usize| {
+            let loss = LinearCrossEntropy::new().ignore(97).smoothing(0.1).chunk(chunk);
+            loss.forward(x.clone(), weight.clone(), None, targets.clone()).unwrap()
+        };
+        let value = |chunk| loss(chunk).into_scalar::<f32>();
+        let expected = value(rows);
+        let logits = (rows * classes * 4) as u64;
+        let whole = peak_of(|| loss(rows));
+        assert!(whole >= logits, "{whole}");
+        // The last is smaller than the others.
+        for chunk in [64, 100] {
+            assert!((value(chunk) - expected).abs() < 1e-4 * expected.abs(), "{} {expected}", value(chunk));
+            let peak = peak_of(|| loss(chunk));
+            assert!(peak < whole / 6, "{peak} of {whole} in chunks of {chunk}");
+        }
+        let none = LinearCrossEntropy::new().forward(
+            Tensor::zeros([0, 16], &device),
+            weight.clone(),
+            None,
+            Tensor::zeros([0], &device),
+        );
+        assert_eq!(none.unwrap().into_scalar::<f32>(), 0.0);
+    });
+}
+
+#[test]
+fn the_loss_of_a_large_vocabulary_takes_a_tenth_of_the_plain_one() {
+    alone(|| {
+        let device = Device::flex().autodiff();
+        let (x, weight, targets) = head(512, 128, 50_257, &device);
+        let (x, weight) = (x.require_grad(), weight.require_grad());
+        let ours = peak_of(|| {
+            let loss = LinearCrossEntropy::new().forward(x.clone(), weight.clone(), None, targets.clone());
+            loss.unwrap().backward()
+        });
+        let plain = peak_of(|| {
+            let logs = log_softmax(x.clone().matmul(weight.clone()), 1);
+            logs.gather(1, targets.clone().reshape([512, 1])).mean().neg().backward()
+        });
+        // Guards against a pass in vain: the logits alone.
+        assert!(plain > 512 * 50_257 * 4, "{plain}");
+        assert!(ours * 10 < plain, "{ours} of {plain}");
     });
 }

@@ -40,7 +40,7 @@ fn image_batch(count: usize) -> ImageBatch {
 
 /// The profile with times that do not depend on how busy the machine is, and neither do its plans: a time for each byte that a stage
 /// keeps, and a tenth more where it keeps it in another way.
-fn on_a_steady_clock(profile: &Profile) -> Profile {
+pub(crate) fn on_a_steady_clock(profile: &Profile) -> Profile {
     let stages = profile.stages().iter().cloned().map(|mut stage| {
         let once = Nanos::new(1_000 + stage.tape_bytes.get());
         (stage.forward_ns, stage.unread_ns) = (once, Nanos::ZERO);

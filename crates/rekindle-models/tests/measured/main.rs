@@ -10,6 +10,7 @@ mod step;
 
 mod budgets;
 mod parts;
+mod policies;
 mod recurrences;
 mod traced;
 

@@ -1,5 +1,7 @@
 //! What a policy chooses for every stage and every boundary of a profile.
 
+use std::ops::Range;
+
 use super::clause::Clause;
 use super::error::PolicyError;
 use super::names::{Named, names};
@@ -45,6 +47,12 @@ impl<'a> Choices<'a> {
             runs_by: vec![None; stages],
             places_by: vec![None; stages + 1],
         }
+    }
+
+    /// Runs stages again as one segment, whatever comes after them.
+    pub(super) fn run_again(&mut self, stages: Range<usize>) {
+        self.places[stages.end] = Some(Place::Device);
+        self.runs[stages].fill(Run::Recompute);
     }
 
     /// Does what a clause says, over whatever was chosen so far: what a policy starts from is no contradiction.
@@ -125,7 +133,7 @@ impl<'a> Choices<'a> {
     }
 
     /// The stages a clause speaks of; at least one.
-    fn stages(&self, clause: &Clause) -> Result<Vec<Stage>, PolicyError> {
+    pub(super) fn stages(&self, clause: &Clause) -> Result<Vec<Stage>, PolicyError> {
         let pattern = clause.pattern();
         let named = self.names.iter().filter(|named| pattern.matches(named.name));
         let stages: Vec<_> =

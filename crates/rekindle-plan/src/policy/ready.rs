@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use super::cheap;
 use super::choices::{Choices, Place, Run};
 use super::clause::Clause;
 use super::error::PolicyError;
-use crate::Profile;
+use crate::{Bytes, Profile, StageProfile};
 
 /// A ready-made policy by name.
 ///
@@ -21,9 +22,11 @@ use crate::Profile;
 pub enum ReadyMade {
     /// Keep the input of every block, and run one block again at a time.
     Full,
-    /// Keep every tape but that of the attention core, which is large and quick to run again.
+    /// Keep every tape but that of the attention core, which is large and quick to run again. Where the attention core keeps no more
+    /// than it hands on, what is cheapest to make again for what it frees, until 60% of the peak of keeping all is left.
     Selective,
-    /// Keep every tape under the option `balanced`: what products of matrices made stays, what is cheap is made again.
+    /// Keep every tape under the option `balanced` where that takes less, and run activations again: what products of matrices made
+    /// stays, what is cheap is made again.
     DotsSaveable,
     /// [`ReadyMade::Full`], with the inputs of the blocks in the profile's first tier.
     OffloadInputs,
@@ -32,14 +35,20 @@ pub enum ReadyMade {
 /// The tape under which Burn keeps what compute-bound operations made.
 const BALANCED: &str = "balanced";
 
+/// What `selective` leaves of the peak of keeping all, where attention keeps no scores, in percent.
+const LEFT: u64 = 60;
+
 impl ReadyMade {
     /// All of them, with a line on each.
     pub const ALL: [(Self, &'static str); 4] = [
         (Self::Full, "keep the input of every block, run one block again at a time"),
-        (Self::Selective, "keep every tape but that of the attention core, which is run again"),
+        (
+            Self::Selective,
+            "keep every tape but that of the attention core, or what is cheapest to make again where that keeps no scores",
+        ),
         (
             Self::DotsSaveable,
-            "keep every tape as `balanced`: results of products stay, cheap ones are made again",
+            "keep tapes as `balanced`, run activations again: results of products stay, cheap ones are made again",
         ),
         (Self::OffloadInputs, "as full, with the inputs of the blocks in the profile's first tier"),
     ];
@@ -73,23 +82,44 @@ impl ReadyMade {
             }
             Self::Selective => {
                 let mut choices = Choices::new(profile, Run::Tape(None));
-                choices.start_with(&Clause::Recompute { pattern: "**.attention".into() })?;
-                Ok(choices)
+                let attention = Clause::Recompute { pattern: "**.attention".into() };
+                let cores = choices.stages(&attention)?;
+                if cores.iter().any(|core| keeps_scores(&profile.stages()[core.index()])) {
+                    choices.start_with(&attention)?;
+                    return Ok(choices);
+                }
+                let mut costly = vec![false; profile.stages().len()];
+                cores.iter().for_each(|core| costly[core.index()] = true);
+                Ok(cheap::until(profile, LEFT, &costly))
             }
             Self::DotsSaveable => {
                 let mut choices = Choices::new(profile, Run::Tape(None));
                 let mut found = false;
                 for (run, stage) in choices.runs.iter_mut().zip(profile.stages()) {
-                    let mut names = stage.options.iter().map(|option| &option.name);
-                    if let Some(balanced) = names.find(|name| name.as_str() == BALANCED) {
-                        *run = Run::Tape(Some(balanced.clone()));
-                        found = true;
+                    let mut options = stage.options.iter();
+                    let Some(balanced) = options.find(|option| option.name.as_str() == BALANCED) else {
+                        continue;
+                    };
+                    found = true;
+                    // Of a stage that nothing was measured of, the option is taken at its word.
+                    if balanced.tape_bytes < stage.tape_bytes || stage.tape_bytes == Bytes::ZERO {
+                        *run = Run::Tape(Some(balanced.name.clone()));
                     }
                 }
-                match found {
-                    true => Ok(choices),
-                    false => Err(PolicyError::NoOption { policy: self, option: BALANCED }),
+                if !found {
+                    return Err(PolicyError::NoOption { policy: self, option: BALANCED });
                 }
+                // What an activation makes is read by the product after it. Both run again: the product's result was kept, so that the
+                // second run leaves it out.
+                let activations = choices.stages(&Clause::Recompute { pattern: "**.activation".into() });
+                for activation in activations.unwrap_or_default() {
+                    let product = activation.index() + 1;
+                    let pair = profile.stages().get(activation.index()..=product);
+                    if pair.is_some_and(|pair| pair.iter().all(|stage| !stage.pinned)) {
+                        choices.run_again(activation.index()..product + 1);
+                    }
+                }
+                Ok(choices)
             }
             Self::OffloadInputs => {
                 let tier = profile.tiers().first().ok_or(PolicyError::NoTier { policy: self })?;
@@ -101,6 +131,13 @@ impl ReadyMade {
             }
         }
     }
+}
+
+/// Whether the tape of an attention core is more than what it reads and makes: it has something for every pair of positions. So it is
+/// when nothing was measured.
+fn keeps_scores(core: &StageProfile) -> bool {
+    let twice = core.output_bytes.get().saturating_mul(2);
+    core.tape_bytes == Bytes::ZERO || core.tape_bytes.get() > twice
 }
 
 impl fmt::Display for ReadyMade {

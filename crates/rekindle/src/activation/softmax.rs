@@ -6,6 +6,7 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{Bool, Tensor, TensorData};
 
+use crate::Error;
 use crate::kernel::Kernel;
 use crate::node::{Found, GraphBackend, Operation, apply_one, rewrite, rewrite_from};
 use crate::rows::{dot, exp, largest, sum};
@@ -51,23 +52,28 @@ pub fn softmax<const D: usize>(input: Tensor<D>, dim: usize) -> Tensor<D> {
 /// let device = Device::flex().autodiff();
 /// let x = Tensor::<2>::from_data([[1.0, 1.0, 7.0], [2.0, 2.0, 2.0]], &device);
 /// let mask = Tensor::<2, Bool>::from_data([[false, false, true]], &device);
-/// let y: Vec<f32> = masked_softmax(x, mask).into_data().try_to_vec()?;
+/// let y: Vec<f32> = masked_softmax(x, mask)?.into_data().try_to_vec()?;
 /// assert_eq!(y, [0.5, 0.5, 0.0, 0.5, 0.5, 0.0]);
-/// # Ok::<(), burn::tensor::DataError>(())
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # Panics
-/// As Burn's `mask_fill`: when the mask has another shape.
-pub fn masked_softmax<const D: usize>(input: Tensor<D>, mask: Tensor<D, Bool>) -> Tensor<D> {
+/// # Errors
+/// When the mask has another shape.
+pub fn masked_softmax<const D: usize>(input: Tensor<D>, mask: Tensor<D, Bool>) -> Result<Tensor<D>, Error> {
+    let (shape, found) = (input.dims(), mask.dims());
+    let fits = |(input, mask): (&usize, &usize)| mask == input || *mask == 1;
+    if !shape.iter().zip(&found).all(fits) || shape.last() != found.last() {
+        return Err(Error::SoftmaxMask { found: found.to_vec(), expected: shape.to_vec() });
+    }
     let filled =
         |input: Tensor<D>, mask| softmax(input.mask_fill(mask, f32::NEG_INFINITY), D.saturating_sub(1));
     #[cfg(feature = "capture")]
     if crate::traced::is_captured(&input.device()) {
-        return filled(input, mask);
+        return Ok(filled(input, mask));
     }
-    // Of another shape, or of a device that cannot be read just now.
-    let Some(hidden) = Hidden::new(&input.dims(), &mask) else { return filled(input, mask) };
-    apply_one(Softmax { hidden: Some(hidden) }, input).unwrap_or_else(|input| filled(input, mask))
+    // Of a device that cannot be read just now.
+    let Some(hidden) = Hidden::new(&shape, &mask) else { return Ok(filled(input, mask)) };
+    Ok(apply_one(Softmax { hidden: Some(hidden) }, input).unwrap_or_else(|input| filled(input, mask)))
 }
 
 /// Which elements a softmax leaves out.
@@ -80,12 +86,9 @@ struct Hidden {
 }
 
 impl Hidden {
+    /// Of a mask that fits; none where it cannot be read.
     fn new<const D: usize>(input: &[usize; D], mask: &Tensor<D, Bool>) -> Option<Self> {
         let shape = mask.dims();
-        let fits = |(input, mask): (&usize, &usize)| mask == input || *mask == 1;
-        if !input.iter().zip(&shape).all(fits) || input.last() != shape.last() {
-            return None;
-        }
         let mut ahead = 1;
         let mut steps: Vec<(usize, usize)> = Vec::with_capacity(D);
         for (input, mask) in input.iter().zip(&shape).rev().skip(1) {
@@ -261,11 +264,33 @@ mod tests {
                 let gradients = (y.clone() * weights.clone()).sum().backward();
                 (y.into_data(), x.grad(&gradients).unwrap().into_data())
             };
-            let found = run(masked_softmax(x.clone(), mask.clone()));
+            let found = run(masked_softmax(x.clone(), mask.clone()).unwrap());
             let filled = x.clone().mask_fill(mask.clone().expand(shape), f32::NEG_INFINITY);
             let expected = run(softmax(filled, 3));
             assert_eq!(found.0, expected.0);
             found.1.assert_approx_eq::<f32>(&expected.1, Tolerance::default());
         }
+    }
+    /// It panicked, as Burn's `mask_fill` does.
+    #[test]
+    fn a_mask_of_another_shape_is_an_error() {
+        for device in [Device::flex(), Device::flex().autodiff()] {
+            let x = Tensor::<2>::ones([3, 5], &device);
+            for shape in [[3, 4], [3, 1], [2, 5], [6, 5], [0, 5]] {
+                let mask = Tensor::<2, Bool>::from_data(
+                    TensorData::new(vec![false; shape[0] * shape[1]], shape),
+                    &device,
+                );
+                let Err(Error::SoftmaxMask { found, expected }) = masked_softmax(x.clone(), mask) else {
+                    panic!("{shape:?} was taken")
+                };
+                assert_eq!((found, expected), (shape.to_vec(), vec![3, 5]));
+            }
+        }
+        let error = Error::SoftmaxMask { found: vec![2, 5], expected: vec![3, 5] };
+        assert_eq!(
+            error.to_string(),
+            "a softmax was given a mask of shape [2, 5], expected [3, 5], or 1 in place of some of its sizes but the last"
+        );
     }
 }

@@ -99,18 +99,21 @@ impl LinearCrossEntropy {
         let loss = self.loss(&input, &weight, bias.as_ref(), &targets)?;
         // The loss has the digits of the weights: rows may have fewer.
         let dtype = if is_narrow(weight.dtype()) { DType::F32 } else { weight.dtype() };
-        let plain = |input: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>| {
-            tensors::plain(&loss, input.cast(dtype), weight.cast(dtype), bias.map(|bias| bias.cast(dtype)))
+        let plain = |input: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>, chunk| {
+            let bias = bias.map(|bias| bias.cast(dtype));
+            tensors::plain(&loss, [input.cast(dtype), weight.cast(dtype)], bias, chunk)
         };
         let zero = || Tensor::<1>::zeros([weight.dims()[1]], (&input.device(), dtype));
         // Without autodiff there is no node to be one, but the same work to be done.
         let inputs = match input.is_autodiff() {
             true => [input.clone().into(), weight.clone().into(), bias.clone().unwrap_or_else(zero).into()],
-            false => return Ok(plain(input, weight, bias)),
+            false => return Ok(plain(input, weight, bias, loss.chunk)),
         };
+        // Where Burn records each operation, its tape has all logits however they are made.
+        let at_once = loss.targets.len().max(1);
         Ok(apply_widened(loss.clone(), inputs, dtype)
             .map(|output| Tensor::from_dispatch(output.0))
-            .unwrap_or_else(|_: [AnyTensor; 3]| plain(input, weight, bias)))
+            .unwrap_or_else(|_: [AnyTensor; 3]| plain(input, weight, bias, at_once)))
     }
 
     fn loss(

@@ -9,17 +9,28 @@ use super::Loss;
 use super::class::Class;
 use crate::node::GraphBackend;
 
-/// Where nothing is recorded: all at once, as Burn would.
-pub(super) fn plain(loss: &Loss, input: Tensor<2>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<1> {
-    let device = input.device();
-    let rows = loss.targets.len();
-    let logs = log_softmax(burn::tensor::module::linear(input, weight, bias), 1);
-    let (targets, weights) = loss.columns(0, rows);
-    let targets = Tensor::<2, Int>::from_data(TensorData::new(targets, [rows, 1]), &device);
-    let weights = Tensor::<2>::from_data(TensorData::new(weights, [rows, 1]), (&device, logs.dtype()));
-    let expected = logs.clone().gather(1, targets).mul_scalar(1.0 - loss.smoothing)
-        + logs.sum_dim(1).mul_scalar(loss.everywhere());
-    (expected * weights).sum().neg()
+/// Through Burn's tensors, so many rows at a time.
+pub(super) fn plain(
+    loss: &Loss,
+    [input, weight]: [Tensor<2>; 2],
+    bias: Option<Tensor<1>>,
+    chunk: usize,
+) -> Tensor<1> {
+    let (device, dtype) = (input.device(), weight.dtype());
+    let all = loss.targets.len();
+    let sums = (0..all).step_by(chunk.max(1)).map(|start| {
+        let rows = chunk.min(all - start);
+        let (targets, weights) = loss.columns(start, rows);
+        let x = if rows == all { input.clone() } else { input.clone().narrow(0, start, rows) };
+        let logs = log_softmax(burn::tensor::module::linear(x, weight.clone(), bias.clone()), 1);
+        let targets = Tensor::<2, Int>::from_data(TensorData::new(targets, [rows, 1]), &device);
+        let weights = Tensor::<2>::from_data(TensorData::new(weights, [rows, 1]), (&device, logs.dtype()));
+        let expected = logs.clone().gather(1, targets).mul_scalar(1.0 - loss.smoothing)
+            + logs.sum_dim(1).mul_scalar(loss.everywhere());
+        (expected * weights).sum().neg()
+    });
+    // Each before the next begins: an iterator makes no logits that nobody has asked for.
+    sums.reduce(|total, sum| total + sum).unwrap_or_else(|| Tensor::zeros([1], (&device, dtype)))
 }
 
 impl Loss {
