@@ -59,8 +59,12 @@ impl<'a> DataParallel<'a> {
     /// When a rank's model has other shapes, or a trained parameter is not of f32.
     pub fn new(ranks: &'a dyn Collective, model: &impl Module) -> Result<Self, DistError> {
         let layout = Layout::new(model)?;
-        let lengths: Vec<String> = layout.lengths().map(|length| length.to_string()).collect();
-        agree(ranks, "the number of values in each parameter", lengths.join(" "))?;
+        // Not only how many values each has: a matrix of another orientation would be added up without a word.
+        let shapes: Vec<String> = layout
+            .shapes()
+            .map(|(_, shape)| shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x"))
+            .collect();
+        agree(ranks, "the shape of each parameter", shapes.join(" "))?;
         Ok(Self { ranks, layout, reduction: Reduction::default(), bucket: BUCKET })
     }
 

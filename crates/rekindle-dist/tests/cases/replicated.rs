@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use burn::nn::LinearConfig;
 use burn::optim::{Adam, AdamConfig, GradientsParams};
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::training::Accumulation;
@@ -180,7 +181,7 @@ pub(crate) fn zero_2(world: &Mpi) {
 
 /// What Adam's two moments take, as the allocator sees it: what is there with the optimizer, less what is there without.
 pub(crate) fn memory_of_zero(world: &Mpi) {
-    use burn::nn::{Linear, LinearConfig};
+    use burn::nn::Linear;
     use burn::tensor::Tensor;
     let device = device();
     let (wide, rows) = (512, 2);
@@ -212,7 +213,12 @@ pub(crate) fn refused(world: &Mpi) {
     let model = blocks(if world.rank() == 1 { BLOCKS + 1 } else { BLOCKS });
     let error = DataParallel::new(world, &model).unwrap_err();
     assert!(matches!(&error, DistError::Differs { .. }), "{error}");
-    assert!(error.to_string().contains("the number of values in each parameter of rank"), "{error}");
+    assert!(error.to_string().contains("the shape of each parameter of rank"), "{error}");
+    // As many values, but a layer of 4x6 on one rank that is one of 6x4 on another: it was taken for the same.
+    let [from, to] = if world.rank() == 1 { [6, 4] } else { [4, 6] };
+    let layer = LinearConfig::new(from, to).with_bias(false).init(&device());
+    let error = DataParallel::new(world, &layer).unwrap_err().to_string();
+    assert!(error.contains("4x6") && error.contains("6x4"), "{error}");
     let stage = StageProfile {
         name: "s".into(),
         output_bytes: Bytes::new(4),
