@@ -55,6 +55,8 @@ pub(crate) const CASES: &[Case] = &[
     well("an_optimizer_has_its_part_of_the_state_alone", replicated::memory_of_zero),
     well("sums_that_are_under_way_while_the_backward_goes_on_have_the_same_bits", overlapped::one_process),
     well("a_gradient_that_comes_in_parts_is_not_added_up_too_early", overlapped::in_parts),
+    well("a_rank_without_examples_takes_part_in_sums_under_way", overlapped::without_examples),
+    well("a_parameter_that_one_rank_does_not_use_is_refused_on_every_rank", overlapped::unused_on_one_rank),
     well("sums_under_way_take_as_much_memory_as_is_said", overlapped::memory_under_way),
     well("a_pipeline_is_one_process_bit_for_bit", pipelined::one_process),
     well("data_parallel_pipelines_with_and_without_zero_are_one_process", pipelined::replicated),

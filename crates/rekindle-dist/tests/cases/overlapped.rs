@@ -3,7 +3,7 @@
 use burn::optim::{AdamConfig, GradientsParams};
 use rekindle::memory;
 use rekindle::training::Accumulation;
-use rekindle_dist::{Collective, DataParallel, DistError, Mpi, Zero, ZeroStage};
+use rekindle_dist::{Collective, DataParallel, DistError, Mpi, Reduction, Zero, ZeroStage};
 use rekindle_plan::Bytes;
 
 use super::model::{Block, bits, blocks, examples, forward, loss};
@@ -92,6 +92,69 @@ pub(crate) fn in_parts(world: &Mpi) {
     let none = parallel.overlap(u64::from(world.rank() == 0)).unwrap();
     none.finish(&parallel, &model, &GradientsParams::new()).unwrap();
     assert!(matches!(parallel.overlap(0), Err(DistError::NoExamples)));
+}
+
+/// What was handed over and what was not, added up while the backward goes on: of the first ranks of a model's blocks, or nothing.
+fn under_way(
+    parallel: &DataParallel<'_>,
+    model: &Vec<Block>,
+    used: usize,
+    count: u64,
+) -> Result<Vec<f32>, DistError> {
+    let overlap = parallel.overlap(count)?;
+    let mut left = GradientsParams::new();
+    if count > 0 {
+        let of_used = || loss(forward(&model[..used], examples(count as usize, 7), 7).unwrap());
+        let own = rekindle::backward_handing_over(&rekindle::expecting_hand_over(of_used), overlap.take());
+        left = GradientsParams::from_grads(own.unwrap(), model);
+    }
+    Ok(overlap.finish(parallel, model, &left)?.sum)
+}
+
+/// A rank without examples has no backward, and so no order of its own: it wrote each sum where it does not belong.
+pub(crate) fn without_examples(world: &Mpi) {
+    let model = blocks(3);
+    let layout = rekindle_dist::Layout::new(&model).unwrap();
+    let rank = world.rank();
+    for reduction in [Reduction::Ordered, Reduction::Native] {
+        let parallel = DataParallel::new(world, &model).unwrap().reduction(reduction).bucket(Bytes::new(100));
+        // The first, the last, and all but one of them have none.
+        for none in [vec![0], vec![world.size() - 1], (1..world.size()).collect()] {
+            let count = if none.contains(&rank) { 0 } else { 2 + rank as u64 };
+            let found = under_way(&parallel, &model, model.len(), count).unwrap();
+            let own = match count {
+                0 => GradientsParams::new(),
+                count => {
+                    let loss = loss(forward(&model, examples(count as usize, 7), 7).unwrap());
+                    GradientsParams::from_grads(rekindle::backward(&loss).unwrap(), &model)
+                }
+            };
+            let expected = parallel.reduce(&model, &own, count).unwrap();
+            let expected = layout.gradients(&model, &expected).unwrap();
+            assert!(expected.iter().any(|value| *value != 0.0));
+            match reduction {
+                Reduction::Ordered => assert!(found == expected, "bit for bit, without {none:?}"),
+                Reduction::Native => {
+                    let apart = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                    assert!(apart < 1e-5, "{apart}, without {none:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Sums of parameters that do not belong together are of one length, so that MPI sees nothing wrong.
+pub(crate) fn unused_on_one_rank(world: &Mpi) {
+    let model = blocks(3);
+    let parallel = DataParallel::new(world, &model).unwrap().bucket(Bytes::new(100));
+    let last = world.size() - 1;
+    let used = if world.rank() == last { 2 } else { 3 };
+    let error = under_way(&parallel, &model, used, 3).unwrap_err();
+    assert!(matches!(error, DistError::OtherOrder { rank: 0, other, number: 1 } if other == last), "{error}");
+    // All are told, and go on.
+    under_way(&parallel, &model, 3, 3).unwrap();
+    // A parameter that no rank uses is in nobody's way.
+    under_way(&parallel, &model, 2, 3).unwrap();
 }
 
 pub(crate) fn memory_under_way(world: &Mpi) {
