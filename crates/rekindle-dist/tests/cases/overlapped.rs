@@ -6,7 +6,7 @@ use rekindle::training::Accumulation;
 use rekindle_dist::{Collective, DataParallel, DistError, Mpi, Reduction, Zero, ZeroStage};
 use rekindle_plan::Bytes;
 
-use super::model::{Block, bits, blocks, examples, forward, loss};
+use super::model::{Block, blocks, examples, forward, loss, same};
 
 const STEPS: u64 = 10;
 const RATE: f64 = 1e-2;
@@ -23,6 +23,14 @@ fn losses(model: &[Block], step: u64, rank: usize, ranks: usize) -> Vec<burn::te
 }
 
 pub(crate) fn one_process(world: &Mpi) {
+    as_after_the_backward(world, Reduction::Ordered);
+}
+
+pub(crate) fn native(world: &Mpi) {
+    as_after_the_backward(world, Reduction::Native);
+}
+
+fn as_after_the_backward(world: &Mpi, how: Reduction) {
     let (rank, ranks) = (world.rank(), world.size());
     let examples = |rank: usize| if rank + 1 == ranks { 3 } else { 6 };
     let mut expected = blocks(BLOCKS);
@@ -32,7 +40,7 @@ pub(crate) fn one_process(world: &Mpi) {
     let stages = [ZeroStage::Off, ZeroStage::One];
     let mut models = [expected.clone(), expected.clone()];
     let mut optimizers = stages.map(|stage| {
-        let parallel = DataParallel::new(world, &expected).unwrap().bucket(Bytes::new(100));
+        let parallel = DataParallel::new(world, &expected).unwrap().reduction(how).bucket(Bytes::new(100));
         Zero::new(parallel, stage, AdamConfig::new().build(), &expected).unwrap()
     });
     for step in 0..STEPS {
@@ -58,7 +66,7 @@ pub(crate) fn one_process(world: &Mpi) {
             optimizer.step_with(RATE, model, done).unwrap()
         });
         for (model, stage) in models.iter().zip(stages) {
-            assert!(bits(model) == bits(&expected), "step {step}, {stage:?}: bit for bit");
+            same(how, model, &expected, &format!("step {step}, {stage:?}"));
         }
     }
 }

@@ -12,7 +12,7 @@ use rekindle_dist::{
 };
 use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, StageProfile};
 
-use super::model::{Block, bits, blocks, device, examples, forward, loss, numbers};
+use super::model::{Block, bits, blocks, close, device, examples, forward, loss, numbers, same};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();
@@ -103,17 +103,15 @@ pub(crate) fn data_parallel(world: &Mpi) {
 
 pub(crate) fn native(world: &Mpi) {
     let found = numbers(&in_parallel(world, Reduction::Native));
-    let expected = numbers(&one_process(world.size()));
-    let largest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(largest < 1e-3, "{largest}");
+    close(&found, &numbers(&one_process(world.size())), "data parallel");
     // All ranks have the same.
     let bytes: Vec<u8> = found.iter().flat_map(|value| value.to_le_bytes()).collect();
     assert!(world.all_gather(bytes.clone()).unwrap().iter().all(|other| *other == bytes));
 }
 
-fn sharded(world: &Mpi, stage: ZeroStage) {
+fn sharded(world: &Mpi, stage: ZeroStage, how: Reduction) {
     let mut model = blocks(BLOCKS);
-    let parallel = DataParallel::new(world, &model).unwrap();
+    let parallel = DataParallel::new(world, &model).unwrap().reduction(how);
     let values = Layout::new(&model).unwrap().len();
     let mut zero = Zero::new(parallel, stage, AdamConfig::new().build(), &model).unwrap();
     // An odd number of values: the last part is padded.
@@ -122,11 +120,11 @@ fn sharded(world: &Mpi, stage: ZeroStage) {
         let own = gradients(&model, step, world.rank());
         model = zero.step(RATE, model, own, share(step, world.rank()) as u64).unwrap();
     }
-    assert!(bits(&model) == bits(&one_process(world.size())));
+    same(how, &model, &one_process(world.size()), &format!("{stage:?}"));
 }
 
 pub(crate) fn zero_1(world: &Mpi) {
-    sharded(world, ZeroStage::One);
+    sharded(world, ZeroStage::One, Reduction::Ordered);
 }
 
 /// A run that stops in the middle and goes on from what it knew, in each way from each other: parts of one size become parts of
@@ -176,7 +174,12 @@ pub(crate) fn restart(world: &Mpi) {
 }
 
 pub(crate) fn zero_2(world: &Mpi) {
-    sharded(world, ZeroStage::Two);
+    sharded(world, ZeroStage::Two, Reduction::Ordered);
+}
+
+pub(crate) fn native_zero(world: &Mpi) {
+    sharded(world, ZeroStage::One, Reduction::Native);
+    sharded(world, ZeroStage::Two, Reduction::Native);
 }
 
 /// What Adam's two moments take, as the allocator sees it: what is there with the optimizer, less what is there without.
