@@ -6,6 +6,7 @@ use rekindle::Bytes;
 
 use crate::agree::agree;
 use crate::overlap::{Overlap, Overlapped};
+use crate::own_sum::OwnSum;
 use crate::{Collective, DistError, Layout, Reduction};
 
 /// What a bucket holds unless said otherwise: large enough that the time of a message does not tell, small enough that the
@@ -224,6 +225,25 @@ impl<'a> DataParallel<'a> {
             *value *= weight;
         }
         Ok(values)
+    }
+
+    /// What this rank has of the mean over all ranks' examples, if each has so many values of it. No rank has all of the sum at any moment,
+    /// and gradients are let go of as they go in.
+    pub(crate) fn own_part<M: Module>(
+        &self,
+        model: &M,
+        gradients: GradientsParams,
+        examples: u64,
+        part: usize,
+    ) -> Result<Vec<f32>, DistError> {
+        let weight = self.weight(examples)?;
+        let most = usize::try_from(self.overlapping_bucket().get() / 4).unwrap_or(usize::MAX);
+        let range = self.ranks.rank() * part..(self.ranks.rank() + 1) * part;
+        let mut sum = OwnSum::new(self.ranks, self.reduction, weight, most, range);
+        let handed_out = self.layout.hand_out(model, gradients, |values| sum.take(values));
+        // In step with the others before anything is said of what this rank has.
+        let own = sum.finish()?;
+        handed_out.map(|()| own)
     }
 
     pub(crate) fn layout(&self) -> &Layout {

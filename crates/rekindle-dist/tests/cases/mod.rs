@@ -56,6 +56,7 @@ pub(crate) const CASES: &[Case] = &[
     well("zero_with_native_sums_is_close", replicated::native_zero),
     well("a_run_goes_on_from_what_it_knew_with_other_parts_and_other_ranks", replicated::restart),
     well("an_optimizer_has_its_part_of_the_state_alone", replicated::memory_of_zero),
+    well("zero_2_has_no_more_of_the_sum_than_its_part", replicated::memory_of_sums),
     well("sums_that_are_under_way_while_the_backward_goes_on_have_the_same_bits", overlapped::one_process),
     well("native_sums_that_are_under_way_are_close", overlapped::native),
     well("a_gradient_that_comes_in_parts_is_not_added_up_too_early", overlapped::in_parts),

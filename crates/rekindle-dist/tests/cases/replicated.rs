@@ -212,6 +212,42 @@ pub(crate) fn memory_of_zero(world: &Mpi) {
     drop(model);
 }
 
+/// What a step takes at its peak from the gradients on, sums and update included: with ZeRO 2 no rank has more of the sum than its part.
+pub(crate) fn memory_of_sums(world: &Mpi) {
+    use burn::nn::Linear;
+    use burn::optim::SgdConfig;
+    use burn::tensor::Tensor;
+    let (device, wide) = (device(), 512);
+    let peak_of = |stage: ZeroStage| {
+        device.seed(1);
+        let mut model: Vec<Linear> = (0..7).map(|_| LinearConfig::new(wide, wide).init(&device)).collect();
+        let parallel = DataParallel::new(world, &model).unwrap();
+        let (whole, bucket) = (Layout::new(&model).unwrap().len() as u64 * 4, parallel.overlapping_bucket());
+        // No state of an optimizer, and nothing that it takes beside the gradients.
+        let mut zero = Zero::new(parallel, stage, SgdConfig::new().build(), &model).unwrap();
+        let mut peak = 0;
+        for _ in 0..2 {
+            rekindle::sweep();
+            let before = memory::live().unwrap();
+            let x = Tensor::<2>::ones([1, wide], &device);
+            let loss = model.iter().fold(x, |x, layer| layer.forward(x)).mean();
+            let own = GradientsParams::from_grads(rekindle::backward(&loss).unwrap(), &model);
+            drop(loss);
+            memory::reset_peak();
+            model = zero.step(1e-3, model, own, 1).unwrap();
+            peak = memory::peak().unwrap().saturating_sub(before).get();
+        }
+        (peak, whole, bucket.get())
+    };
+    let ((one, whole, bucket), (two, ..)) = (peak_of(ZeroStage::One), peak_of(ZeroStage::Two));
+    let part = whole / world.size() as u64;
+    let told = format!("ZeRO 1 takes {one}, ZeRO 2 {two}; gradients {whole}, a bucket {bucket}");
+    assert!(one >= two + whole - part, "{told}");
+    // The gradients, this rank's part of their sum, a bucket that is filled, one that is added up with what comes from other ranks for
+    // that, and one gradient as values in a row.
+    assert!(two <= whole + part + 3 * bucket + (wide * wide * 4) as u64, "{told}");
+}
+
 pub(crate) fn refused(world: &Mpi) {
     let model = blocks(if world.rank() == 1 { BLOCKS + 1 } else { BLOCKS });
     let error = DataParallel::new(world, &model).unwrap_err();
