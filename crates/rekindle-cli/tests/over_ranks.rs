@@ -8,7 +8,7 @@
 
 use std::io::Read;
 use std::path::Path;
-use std::process::{Command, ExitCode, Output, Stdio};
+use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         ("ranks_that_are_started_differently_are_refused", differently),
         ("what_cannot_be_read_is_told_once_whoever_was_given_it", not_read),
         ("a_rank_that_is_stopped_ends_the_run_within_ten_seconds", stopped),
+        ("a_rank_that_is_killed_ends_the_run_within_ten_seconds", killed),
         ("native_sums_are_close", native),
     ];
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -449,15 +450,48 @@ fn not_read(folder: &Path) {
 
 /// A rank whose process is stopped cannot say so itself.
 fn stopped(folder: &Path) {
-    let train =
-        "train --layers 2 --width 16 --heads 2 --sequence 16 --batch 4 --steps 100000 --data-parallel 2";
-    let mut run = command(folder, 2, train).stderr(Stdio::piped()).spawn().unwrap();
+    for ranks in [2, 4] {
+        let said = lost(folder, ranks, "-STOP");
+        let words = format!("rank 1 of {ranks}: hangs: its process has been stopped for 5.0 s");
+        assert!(said.contains(&words), "{said}");
+    }
+}
+
+/// One that is killed neither: `mpirun` does.
+fn killed(folder: &Path) {
+    for ranks in [2, 4] {
+        let said = lost(folder, ranks, "-KILL");
+        assert!(said.contains("process rank 1 ") && said.contains("signal 9"), "{said}");
+    }
+}
+
+/// What a run says whose second rank gets a signal in the middle of its steps, and which has to end soon after that.
+fn lost(folder: &Path, ranks: usize, signal: &str) -> String {
+    let folder = folder.join(ranks.to_string());
+    std::fs::create_dir_all(&folder).unwrap();
+    let train = format!(
+        "train --layers 2 --width 16 --heads 2 --sequence 16 --batch 4 --steps 100000 --data-parallel {ranks}"
+    );
+    let mut run = command(&folder, ranks, &train).stderr(Stdio::piped()).spawn().unwrap();
+    let second = after_step_3(&folder, &run);
+    let start = Instant::now();
+    assert!(Command::new("kill").args([signal, &second]).status().unwrap().success());
+    let mut said = String::new();
+    run.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    let (status, took) = (run.wait().unwrap(), start.elapsed());
+    assert!(!status.success(), "{said}");
+    assert!(took < Duration::from_secs(10), "{ranks} ranks: {took:?}: {said}");
+    said
+}
+
+/// The number of the second rank's process, once it has taken its third step.
+fn after_step_3(folder: &Path, run: &Child) -> String {
     let log = folder.join("rekindle-ranks/rank-1.log");
     let runs = || std::fs::read_to_string(&log).is_ok_and(|log| log.contains("step 3 "));
     let patience = Instant::now();
     while !runs() {
         assert!(patience.elapsed() < Duration::from_secs(60), "no step in a minute");
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(Duration::from_millis(20));
     }
     let child = format!("/proc/{0}/task/{0}/children", run.id());
     let children = std::fs::read_to_string(child).unwrap();
@@ -465,15 +499,7 @@ fn stopped(folder: &Path) {
         let environment = std::fs::read(format!("/proc/{process}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == b"OMPI_COMM_WORLD_RANK=1")
     };
-    let second = children.split_whitespace().find(is_second).unwrap();
-    let start = Instant::now();
-    assert!(Command::new("kill").args(["-STOP", second]).status().unwrap().success());
-    let mut said = String::new();
-    run.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-    let (status, took) = (run.wait().unwrap(), start.elapsed());
-    assert!(!status.success(), "{said}");
-    assert!(said.contains("rank 1 of 2: hangs: its process has been stopped for 5.0 s"), "{said}");
-    assert!(took < Duration::from_secs(10), "{took:?}: {said}");
+    children.split_whitespace().find(is_second).unwrap().to_owned()
 }
 
 fn native(folder: &Path) {

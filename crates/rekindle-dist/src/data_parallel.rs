@@ -6,6 +6,7 @@ use rekindle::Bytes;
 
 use crate::agree::agree;
 use crate::overlap::{Overlap, Overlapped};
+use crate::own_sum::OwnSum;
 use crate::{Collective, DistError, Layout, Reduction};
 
 /// What a bucket holds unless said otherwise: large enough that the time of a message does not tell, small enough that the
@@ -59,8 +60,12 @@ impl<'a> DataParallel<'a> {
     /// When a rank's model has other shapes, or a trained parameter is not of f32.
     pub fn new(ranks: &'a dyn Collective, model: &impl Module) -> Result<Self, DistError> {
         let layout = Layout::new(model)?;
-        let lengths: Vec<String> = layout.lengths().map(|length| length.to_string()).collect();
-        agree(ranks, "the number of values in each parameter", lengths.join(" "))?;
+        // Not only how many values each has: a matrix of another orientation would be added up without a word.
+        let shapes: Vec<String> = layout
+            .shapes()
+            .map(|(_, shape)| shape.iter().map(usize::to_string).collect::<Vec<_>>().join("x"))
+            .collect();
+        agree(ranks, "the shape of each parameter", shapes.join(" "))?;
         Ok(Self { ranks, layout, reduction: Reduction::default(), bucket: BUCKET })
     }
 
@@ -220,6 +225,25 @@ impl<'a> DataParallel<'a> {
             *value *= weight;
         }
         Ok(values)
+    }
+
+    /// What this rank has of the mean over all ranks' examples, if each has so many values of it. No rank has all of the sum at any moment,
+    /// and gradients are let go of as they go in.
+    pub(crate) fn own_part<M: Module>(
+        &self,
+        model: &M,
+        gradients: GradientsParams,
+        examples: u64,
+        part: usize,
+    ) -> Result<Vec<f32>, DistError> {
+        let weight = self.weight(examples)?;
+        let most = usize::try_from(self.overlapping_bucket().get() / 4).unwrap_or(usize::MAX);
+        let range = self.ranks.rank() * part..(self.ranks.rank() + 1) * part;
+        let mut sum = OwnSum::new(self.ranks, self.reduction, weight, most, range);
+        let handed_out = self.layout.hand_out(model, gradients, |values| sum.take(values));
+        // In step with the others before anything is said of what this rank has.
+        let own = sum.finish()?;
+        handed_out.map(|()| own)
     }
 
     pub(crate) fn layout(&self) -> &Layout {

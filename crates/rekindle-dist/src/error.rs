@@ -77,6 +77,18 @@ pub enum DistError {
         "a parameter that is used outside of its region, or in two of them, has its gradient handed over in parts; reduce the gradients after the backward instead"
     )]
     HandedOverTwice,
+    /// Ranks handed over their gradients in different orders.
+    #[error(
+        "rank {other} has handed over its gradients in another order than rank {rank}, from number {number} on, as it does where a parameter is used on one of them alone; reduce the gradients after the backward instead"
+    )]
+    OtherOrder {
+        /// The first that had examples.
+        rank: usize,
+        /// The first whose order is another.
+        other: usize,
+        /// Which gradient is the first that differs, from 1 on.
+        number: usize,
+    },
     /// Plans or models differ.
     #[error("{what} of rank {other} is not that of rank {rank}: {found}, expected {expected}")]
     Differs {

@@ -120,6 +120,22 @@ impl Layout {
         flatten.error.map_or(Ok(flatten.values), Err)
     }
 
+    /// Hands out the gradients one after the other, zeros for a parameter that has none, and lets go of each as soon as it was taken.
+    ///
+    /// # Errors
+    /// In the end, when the model is another, or a gradient is not of f32: zeros are taken in its place, so that ranks stay in step.
+    pub(crate) fn hand_out(
+        &self,
+        model: &impl Module,
+        gradients: GradientsParams,
+        take: impl FnMut(&[f32]),
+    ) -> Result<(), DistError> {
+        let mut hand_out = HandOut { gradients, take, taken: 0, number: 0, error: None };
+        model.visit(&mut hand_out);
+        self.check(hand_out.taken)?;
+        hand_out.error.map_or(Ok(()), Err)
+    }
+
     /// The gradients that a vector has, for an optimizer. What lies behind them pads it.
     ///
     /// # Errors
@@ -176,6 +192,42 @@ impl ModuleVisitor for Flatten<'_> {
                 self.error.get_or_insert(DistError::Type { parameter: self.number, found });
             }
         }
+    }
+}
+
+/// Hands out gradients.
+struct HandOut<F> {
+    gradients: GradientsParams,
+    take: F,
+    /// How many values there were.
+    taken: usize,
+    number: usize,
+    error: Option<DistError>,
+}
+
+impl<F: FnMut(&[f32])> ModuleVisitor for HandOut<F> {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let weights = param.val();
+        if !weights.is_require_grad() {
+            return;
+        }
+        self.number += 1;
+        let length = weights.shape().num_elements();
+        self.taken += length;
+        if let Some(tensor) = self.gradients.remove::<D>(param.id) {
+            let found = format!("{:?}", tensor.dtype());
+            match tensor.into_data().as_slice::<f32>() {
+                Ok(values) if values.len() == length => return (self.take)(values),
+                Ok(values) => {
+                    let error = DistError::Length { found: values.len(), expected: length };
+                    self.error.get_or_insert(error);
+                }
+                Err(_) => {
+                    self.error.get_or_insert(DistError::Type { parameter: self.number, found });
+                }
+            }
+        }
+        (self.take)(&vec![0.0; length]);
     }
 }
 

@@ -323,6 +323,11 @@ fn reduce_scatter(ranks: &SimpleCommunicator, values: &[f32], how: Reduction) ->
 fn all_gather_parts(ranks: &SimpleCommunicator, part: &[f32]) -> Vec<f32> {
     let size = index(ranks.size());
     let mut all = vec![0.0; part.len() * size];
+    if part.len() <= BLOCK {
+        // As it comes it is in its place.
+        ranks.all_gather_into(part, &mut all[..]);
+        return all;
+    }
     let mut gathered = vec![0.0; part.len().min(BLOCK) * size];
     for (number, block) in part.chunks(BLOCK).enumerate() {
         let gathered = &mut gathered[..block.len() * size];

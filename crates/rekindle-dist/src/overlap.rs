@@ -17,7 +17,9 @@ use crate::{Collective, DistError, Pending, Reduction};
 /// The sums of a step's gradients, under way: see [`DataParallel::overlap`].
 ///
 /// Parameters are taken in the order in which stages go back, which is the same on all ranks whatever their plans, and reduced in
-/// buckets.
+/// buckets. A rank without examples has no backward, and so no order: its buckets are zeros, and it takes the order of the others. Ranks
+/// that have handed over in different orders, as where one leaves a parameter unused that another uses, have added up what does not belong
+/// together: that is an error on all of them.
 pub struct Overlap {
     inside: Rc<RefCell<Inside>>,
 }
@@ -53,24 +55,13 @@ struct Inside {
     most: usize,
     /// Where each parameter lies in the sum, and how many values it has.
     places: HashMap<ParamId, (usize, usize)>,
+    /// The places of what went into buckets, in the order in which it did.
+    order: Vec<(usize, usize)>,
     /// What the next bucket has so far.
-    filling: Bucket,
-    started: Vec<Started>,
+    filling: Vec<f32>,
+    /// The buckets that are being added up.
+    started: Vec<Pending<Vec<f32>>>,
     error: Option<DistError>,
-}
-
-#[derive(Default)]
-struct Bucket {
-    values: Vec<f32>,
-    /// Where they go.
-    places: Vec<(usize, usize)>,
-}
-
-/// A bucket that is being added up.
-struct Started {
-    /// Where its values go.
-    places: Vec<(usize, usize)>,
-    sum: Pending<Vec<f32>>,
 }
 
 impl Inside {
@@ -96,16 +87,18 @@ impl Inside {
 
     /// Puts values that lie at `start` into buckets, and has those that are full added up. Buckets are of one size, so that what is
     /// under way takes no more memory with a large parameter than with small ones.
-    fn fill(&mut self, mut start: usize, mut values: &[f32]) {
+    fn fill(&mut self, start: usize, mut values: &[f32]) {
+        self.order.push((start, values.len()));
         while !values.is_empty() {
-            let Bucket { values: filled, places } = &mut self.filling;
-            filled.reserve_exact(self.most - filled.len());
-            let (own, rest) = values.split_at(values.len().min(self.most - filled.len()));
-            filled.extend(own.iter().map(|value| value * self.weight));
-            places.push((start, own.len()));
-            start += own.len();
+            self.filling.reserve_exact(self.most - self.filling.len());
+            let (own, rest) = values.split_at(values.len().min(self.most - self.filling.len()));
+            match self.weight {
+                // Whatever it is, it counts for nothing, and is nothing wherever the others put it.
+                0.0 => self.filling.extend(own.iter().map(|_| 0.0)),
+                weight => self.filling.extend(own.iter().map(|value| value * weight)),
+            }
             values = rest;
-            if filled.len() == self.most {
+            if self.filling.len() == self.most {
                 self.start();
             }
         }
@@ -113,11 +106,37 @@ impl Inside {
 
     /// Has the bucket added up.
     fn start(&mut self) {
-        let Bucket { values, places } = std::mem::take(&mut self.filling);
-        if !places.is_empty() {
-            self.started.push(Started { places, sum: self.ranks.start_all_reduce(values, self.reduction) });
+        let values = std::mem::take(&mut self.filling);
+        if !values.is_empty() {
+            self.started.push(self.ranks.start_all_reduce(values, self.reduction));
         }
     }
+
+    /// What this rank has put into buckets, and in which order, for the others; nothing if it counts for nothing.
+    fn own_order(&self) -> Vec<u8> {
+        let of_all = self.order.iter().filter(|_| self.weight > 0.0);
+        of_all
+            .flat_map(|(start, length)| [*start as u64, *length as u64])
+            .flat_map(u64::to_le_bytes)
+            .collect()
+    }
+}
+
+/// The order that all ranks have which count for something.
+fn agreed(all: &[Vec<u8>]) -> Result<Vec<(usize, usize)>, DistError> {
+    let mut ranks = all.iter().enumerate().filter(|(_, order)| !order.is_empty());
+    let Some((rank, order)) = ranks.next() else { return Ok(Vec::new()) };
+    let places = |order: &[u8]| -> Vec<(usize, usize)> {
+        let (words, _) = order.as_chunks::<8>();
+        let words: Vec<_> = words.iter().map(|word| u64::from_le_bytes(*word) as usize).collect();
+        words.as_chunks::<2>().0.iter().map(|[start, length]| (*start, *length)).collect()
+    };
+    let first = places(order);
+    if let Some((other, found)) = ranks.find(|(_, found)| *found != order) {
+        let same = first.iter().zip(places(found)).take_while(|(first, found)| *first == found).count();
+        return Err(DistError::OtherOrder { rank, other, number: same + 1 });
+    }
+    Ok(first)
 }
 
 impl Overlap {
@@ -134,7 +153,8 @@ impl Overlap {
             weight,
             most: usize::try_from(bucket.get() / 4).unwrap_or(usize::MAX).max(1),
             places: places.collect(),
-            filling: Bucket::default(),
+            order: Vec::new(),
+            filling: Vec::new(),
             started: Vec::new(),
             error: None,
         };
@@ -151,7 +171,8 @@ impl Overlap {
     /// Waits for all sums, after the backward. `gradients` are those that were not handed over.
     ///
     /// # Errors
-    /// When a parameter's gradient came in parts, so that what was added up is not all of it, or ranks are not in step.
+    /// When a parameter's gradient came in parts, so that what was added up is not all of it, when ranks have handed over gradients in
+    /// different orders, or they are not in step.
     pub fn finish(
         self,
         parallel: &DataParallel<'_>,
@@ -175,24 +196,42 @@ impl Overlap {
         if !gradients.is_empty() && sum.iter().any(|value| *value != 0.0) {
             inside.error.get_or_insert(DistError::HandedOverTwice);
         }
+        // Behind the sums, of which all ranks have as many: that of a rank without examples does not know their order before.
+        let orders = inside.ranks.start_all_gather(inside.own_order());
         let [mut waited, mut afterwards] = [Duration::ZERO; 2];
-        for (number, Started { places, sum: under_way }) in
-            std::mem::take(&mut inside.started).into_iter().enumerate()
-        {
+        let mut buckets = Vec::with_capacity(inside.started.len());
+        for (number, under_way) in std::mem::take(&mut inside.started).into_iter().enumerate() {
             let began = Instant::now();
-            let values = under_way.wait()?;
+            buckets.push(under_way.wait()?);
             *(if number < early { &mut waited } else { &mut afterwards }) += began.elapsed();
-            let mut from = 0;
-            for (start, length) in places {
-                sum[start..][..length].copy_from_slice(&values[from..][..length]);
-                from += length;
-            }
         }
+        put(&mut sum, buckets, agreed(&orders.wait()?)?)?;
         match inside.error.take() {
             Some(error) => Err(error),
             None => Ok(Overlapped { sum, early, waited, afterwards }),
         }
     }
+}
+
+/// Puts what was added up where it belongs. Each bucket is let go of as soon as it is empty.
+fn put(sum: &mut [f32], buckets: Vec<Vec<f32>>, order: Vec<(usize, usize)>) -> Result<(), DistError> {
+    let expected = sum.len();
+    let found = buckets.iter().map(Vec::len).sum();
+    let mut buckets = buckets.into_iter();
+    let (mut bucket, mut from) = (Vec::new(), 0);
+    for (mut start, mut length) in order {
+        while length > 0 {
+            if from == bucket.len() {
+                bucket = buckets.next().ok_or(DistError::Length { found, expected })?;
+                from = 0;
+            }
+            let here = length.min(bucket.len() - from);
+            let place = sum.get_mut(start..start + here).ok_or(DistError::Length { found, expected })?;
+            place.copy_from_slice(&bucket[from..][..here]);
+            (start, length, from) = (start + here, length - here, from + here);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ pub enum ZeroStage {
     Off,
     /// The optimizer's state.
     One,
-    /// The gradients as well: no rank has the sum of all.
+    /// The gradients as well: no rank has the sum of all. They are added up bucket by bucket after the backward, and each is let go of as
+    /// it goes in.
     Two,
 }
 
@@ -133,15 +134,13 @@ impl<'a, O: Optimizer> Zero<'a, O> {
                 drop(gradients);
                 sum
             }
-            ZeroStage::One | ZeroStage::Two => {
+            ZeroStage::One => {
                 let mut values = self.parallel.weighted(&model, &gradients, examples)?;
                 drop(gradients);
                 values.resize(part * shares, 0.0);
-                match self.stage {
-                    ZeroStage::Two => ranks.reduce_scatter(values, how)?,
-                    _ => ranks.all_reduce(values, how)?[share * part..][..part].to_vec(),
-                }
+                ranks.all_reduce(values, how)?[share * part..][..part].to_vec()
             }
+            ZeroStage::Two => self.parallel.own_part(&model, gradients, examples, part)?,
         };
         self.update(rate, model, own)
     }

@@ -1,9 +1,17 @@
 //! A rank that is lost.
 
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rekindle_dist::{Collective, Mpi, Reduction};
+
+use super::LOST;
+
+/// Says when this rank is lost: how long the run then takes to end does not count how long it took to start.
+fn lost() {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    println!("{LOST}{}", now.as_millis());
+}
 
 /// The others are in the middle of something that needs all.
 fn wait_for_all(world: &Mpi) {
@@ -12,13 +20,17 @@ fn wait_for_all(world: &Mpi) {
 
 pub(crate) fn panics(world: &Mpi) {
     wait_for_all(world);
-    assert_ne!(world.rank(), 1, "a bug in somebody's model");
+    if world.rank() == 1 {
+        lost();
+        panic!("a bug in somebody's model");
+    }
     wait_for_all(world);
 }
 
 pub(crate) fn is_killed(world: &Mpi) {
     wait_for_all(world);
     if world.rank() == 1 {
+        lost();
         let killed = Command::new("kill").args(["-9", &std::process::id().to_string()]).status();
         panic!("{killed:?}");
     }
@@ -28,6 +40,7 @@ pub(crate) fn is_killed(world: &Mpi) {
 pub(crate) fn is_stopped(world: &Mpi) {
     wait_for_all(world);
     if world.rank() == 1 {
+        lost();
         let stopped = Command::new("kill").args(["-STOP", &std::process::id().to_string()]).status();
         assert!(stopped.unwrap().success());
     }
@@ -37,6 +50,7 @@ pub(crate) fn is_stopped(world: &Mpi) {
 pub(crate) fn hangs(world: &Mpi) {
     wait_for_all(world);
     if world.rank() == 1 {
+        lost();
         std::thread::sleep(Duration::from_secs(1000));
     }
     wait_for_all(world);
@@ -57,6 +71,7 @@ pub(crate) fn computes(world: &Mpi) {
 pub(crate) fn gives_up(world: &Mpi) {
     wait_for_all(world);
     if world.rank() == 1 {
+        lost();
         world.abort("out of examples");
     }
     wait_for_all(world);

@@ -3,10 +3,10 @@
 use burn::optim::{AdamConfig, GradientsParams};
 use rekindle::memory;
 use rekindle::training::Accumulation;
-use rekindle_dist::{Collective, DataParallel, DistError, Mpi, Zero, ZeroStage};
+use rekindle_dist::{Collective, DataParallel, DistError, Mpi, Reduction, Zero, ZeroStage};
 use rekindle_plan::Bytes;
 
-use super::model::{Block, bits, blocks, examples, forward, loss};
+use super::model::{Block, blocks, examples, forward, loss, same};
 
 const STEPS: u64 = 10;
 const RATE: f64 = 1e-2;
@@ -23,6 +23,14 @@ fn losses(model: &[Block], step: u64, rank: usize, ranks: usize) -> Vec<burn::te
 }
 
 pub(crate) fn one_process(world: &Mpi) {
+    as_after_the_backward(world, Reduction::Ordered);
+}
+
+pub(crate) fn native(world: &Mpi) {
+    as_after_the_backward(world, Reduction::Native);
+}
+
+fn as_after_the_backward(world: &Mpi, how: Reduction) {
     let (rank, ranks) = (world.rank(), world.size());
     let examples = |rank: usize| if rank + 1 == ranks { 3 } else { 6 };
     let mut expected = blocks(BLOCKS);
@@ -32,7 +40,7 @@ pub(crate) fn one_process(world: &Mpi) {
     let stages = [ZeroStage::Off, ZeroStage::One];
     let mut models = [expected.clone(), expected.clone()];
     let mut optimizers = stages.map(|stage| {
-        let parallel = DataParallel::new(world, &expected).unwrap().bucket(Bytes::new(100));
+        let parallel = DataParallel::new(world, &expected).unwrap().reduction(how).bucket(Bytes::new(100));
         Zero::new(parallel, stage, AdamConfig::new().build(), &expected).unwrap()
     });
     for step in 0..STEPS {
@@ -58,7 +66,7 @@ pub(crate) fn one_process(world: &Mpi) {
             optimizer.step_with(RATE, model, done).unwrap()
         });
         for (model, stage) in models.iter().zip(stages) {
-            assert!(bits(model) == bits(&expected), "step {step}, {stage:?}: bit for bit");
+            same(how, model, &expected, &format!("step {step}, {stage:?}"));
         }
     }
 }
@@ -92,6 +100,69 @@ pub(crate) fn in_parts(world: &Mpi) {
     let none = parallel.overlap(u64::from(world.rank() == 0)).unwrap();
     none.finish(&parallel, &model, &GradientsParams::new()).unwrap();
     assert!(matches!(parallel.overlap(0), Err(DistError::NoExamples)));
+}
+
+/// What was handed over and what was not, added up while the backward goes on: of the first ranks of a model's blocks, or nothing.
+fn under_way(
+    parallel: &DataParallel<'_>,
+    model: &Vec<Block>,
+    used: usize,
+    count: u64,
+) -> Result<Vec<f32>, DistError> {
+    let overlap = parallel.overlap(count)?;
+    let mut left = GradientsParams::new();
+    if count > 0 {
+        let of_used = || loss(forward(&model[..used], examples(count as usize, 7), 7).unwrap());
+        let own = rekindle::backward_handing_over(&rekindle::expecting_hand_over(of_used), overlap.take());
+        left = GradientsParams::from_grads(own.unwrap(), model);
+    }
+    Ok(overlap.finish(parallel, model, &left)?.sum)
+}
+
+/// A rank without examples has no backward, and so no order of its own: it wrote each sum where it does not belong.
+pub(crate) fn without_examples(world: &Mpi) {
+    let model = blocks(3);
+    let layout = rekindle_dist::Layout::new(&model).unwrap();
+    let rank = world.rank();
+    for reduction in [Reduction::Ordered, Reduction::Native] {
+        let parallel = DataParallel::new(world, &model).unwrap().reduction(reduction).bucket(Bytes::new(100));
+        // The first, the last, and all but one of them have none.
+        for none in [vec![0], vec![world.size() - 1], (1..world.size()).collect()] {
+            let count = if none.contains(&rank) { 0 } else { 2 + rank as u64 };
+            let found = under_way(&parallel, &model, model.len(), count).unwrap();
+            let own = match count {
+                0 => GradientsParams::new(),
+                count => {
+                    let loss = loss(forward(&model, examples(count as usize, 7), 7).unwrap());
+                    GradientsParams::from_grads(rekindle::backward(&loss).unwrap(), &model)
+                }
+            };
+            let expected = parallel.reduce(&model, &own, count).unwrap();
+            let expected = layout.gradients(&model, &expected).unwrap();
+            assert!(expected.iter().any(|value| *value != 0.0));
+            match reduction {
+                Reduction::Ordered => assert!(found == expected, "bit for bit, without {none:?}"),
+                Reduction::Native => {
+                    let apart = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                    assert!(apart < 1e-5, "{apart}, without {none:?}");
+                }
+            }
+        }
+    }
+}
+
+/// Sums of parameters that do not belong together are of one length, so that MPI sees nothing wrong.
+pub(crate) fn unused_on_one_rank(world: &Mpi) {
+    let model = blocks(3);
+    let parallel = DataParallel::new(world, &model).unwrap().bucket(Bytes::new(100));
+    let last = world.size() - 1;
+    let used = if world.rank() == last { 2 } else { 3 };
+    let error = under_way(&parallel, &model, used, 3).unwrap_err();
+    assert!(matches!(error, DistError::OtherOrder { rank: 0, other, number: 1 } if other == last), "{error}");
+    // All are told, and go on.
+    under_way(&parallel, &model, 3, 3).unwrap();
+    // A parameter that no rank uses is in nobody's way.
+    under_way(&parallel, &model, 2, 3).unwrap();
 }
 
 pub(crate) fn memory_under_way(world: &Mpi) {

@@ -8,9 +8,9 @@ use burn::tensor::Tensor;
 use rekindle::training::Accumulation;
 use rekindle::{Region, memory};
 use rekindle_dist::pipeline::{Made, boundaries_wait, in_flight, train_step};
-use rekindle_dist::{Collective, DataParallel, DistError, Layout, Mpi, Zero, ZeroStage};
+use rekindle_dist::{Collective, DataParallel, DistError, Layout, Mpi, Reduction, Zero, ZeroStage};
 
-use super::model::{Block, WIDTH, bits, blocks, device, examples, forward, forward_to_wait, loss};
+use super::model::{Block, WIDTH, bits, blocks, device, examples, forward, forward_to_wait, loss, same};
 
 const STEPS: u64 = 10;
 const RATE: f64 = 0.1;
@@ -117,6 +117,14 @@ pub(crate) fn bubble(world: &Mpi) {
 /// Two stages each, and as many pipelines as there are ranks for: the first ranks of all of them add up their gradients, and the
 /// second.
 pub(crate) fn replicated(world: &Mpi) {
+    pipelines(world, Reduction::Ordered);
+}
+
+pub(crate) fn native(world: &Mpi) {
+    pipelines(world, Reduction::Native);
+}
+
+fn pipelines(world: &Mpi, how: Reduction) {
     const MICRO_BATCHES: usize = 3;
     let (stages, replicas) = (2, world.size() / 2);
     let (replica, stage) = (world.rank() / stages, world.rank() % stages);
@@ -154,10 +162,10 @@ pub(crate) fn replicated(world: &Mpi) {
         let sum = layout.to_gradients(&expected, &sum.unwrap()).unwrap();
         expected = optimizer.step(RATE, expected, sum);
     }
-    let expected = bits(&expected[start(stage)..][..own_stages(stage)].to_vec());
+    let expected = expected[start(stage)..][..own_stages(stage)].to_vec();
     for sharded in [None, Some(ZeroStage::One), Some(ZeroStage::Two)] {
         let mut model = blocks(start(stages))[start(stage)..][..own_stages(stage)].to_vec();
-        let parallel = || DataParallel::new(same_stages.as_ref(), &model).unwrap();
+        let parallel = || DataParallel::new(same_stages.as_ref(), &model).unwrap().reduction(how);
         let mut zero =
             sharded.map(|stage| Zero::new(parallel(), stage, AdamConfig::new().build(), &model).unwrap());
         let parallel = parallel();
@@ -178,7 +186,7 @@ pub(crate) fn replicated(world: &Mpi) {
                 }
             };
         }
-        assert!(bits(&model) == expected, "{sharded:?}");
+        same(how, &model, &expected, &format!("{sharded:?}"));
     }
 }
 

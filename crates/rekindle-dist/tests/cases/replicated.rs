@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use burn::nn::LinearConfig;
 use burn::optim::{Adam, AdamConfig, GradientsParams};
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::training::Accumulation;
@@ -11,7 +12,7 @@ use rekindle_dist::{
 };
 use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, StageProfile};
 
-use super::model::{Block, bits, blocks, device, examples, forward, loss, numbers};
+use super::model::{Block, bits, blocks, close, device, examples, forward, loss, numbers, same};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();
@@ -102,17 +103,15 @@ pub(crate) fn data_parallel(world: &Mpi) {
 
 pub(crate) fn native(world: &Mpi) {
     let found = numbers(&in_parallel(world, Reduction::Native));
-    let expected = numbers(&one_process(world.size()));
-    let largest = found.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(largest < 1e-3, "{largest}");
+    close(&found, &numbers(&one_process(world.size())), "data parallel");
     // All ranks have the same.
     let bytes: Vec<u8> = found.iter().flat_map(|value| value.to_le_bytes()).collect();
     assert!(world.all_gather(bytes.clone()).unwrap().iter().all(|other| *other == bytes));
 }
 
-fn sharded(world: &Mpi, stage: ZeroStage) {
+fn sharded(world: &Mpi, stage: ZeroStage, how: Reduction) {
     let mut model = blocks(BLOCKS);
-    let parallel = DataParallel::new(world, &model).unwrap();
+    let parallel = DataParallel::new(world, &model).unwrap().reduction(how);
     let values = Layout::new(&model).unwrap().len();
     let mut zero = Zero::new(parallel, stage, AdamConfig::new().build(), &model).unwrap();
     // An odd number of values: the last part is padded.
@@ -121,11 +120,11 @@ fn sharded(world: &Mpi, stage: ZeroStage) {
         let own = gradients(&model, step, world.rank());
         model = zero.step(RATE, model, own, share(step, world.rank()) as u64).unwrap();
     }
-    assert!(bits(&model) == bits(&one_process(world.size())));
+    same(how, &model, &one_process(world.size()), &format!("{stage:?}"));
 }
 
 pub(crate) fn zero_1(world: &Mpi) {
-    sharded(world, ZeroStage::One);
+    sharded(world, ZeroStage::One, Reduction::Ordered);
 }
 
 /// A run that stops in the middle and goes on from what it knew, in each way from each other: parts of one size become parts of
@@ -175,12 +174,17 @@ pub(crate) fn restart(world: &Mpi) {
 }
 
 pub(crate) fn zero_2(world: &Mpi) {
-    sharded(world, ZeroStage::Two);
+    sharded(world, ZeroStage::Two, Reduction::Ordered);
+}
+
+pub(crate) fn native_zero(world: &Mpi) {
+    sharded(world, ZeroStage::One, Reduction::Native);
+    sharded(world, ZeroStage::Two, Reduction::Native);
 }
 
 /// What Adam's two moments take, as the allocator sees it: what is there with the optimizer, less what is there without.
 pub(crate) fn memory_of_zero(world: &Mpi) {
-    use burn::nn::{Linear, LinearConfig};
+    use burn::nn::Linear;
     use burn::tensor::Tensor;
     let device = device();
     let (wide, rows) = (512, 2);
@@ -208,11 +212,52 @@ pub(crate) fn memory_of_zero(world: &Mpi) {
     drop(model);
 }
 
+/// What a step takes at its peak from the gradients on, sums and update included: with ZeRO 2 no rank has more of the sum than its part.
+pub(crate) fn memory_of_sums(world: &Mpi) {
+    use burn::nn::Linear;
+    use burn::optim::SgdConfig;
+    use burn::tensor::Tensor;
+    let (device, wide) = (device(), 512);
+    let peak_of = |stage: ZeroStage| {
+        device.seed(1);
+        let mut model: Vec<Linear> = (0..7).map(|_| LinearConfig::new(wide, wide).init(&device)).collect();
+        let parallel = DataParallel::new(world, &model).unwrap();
+        let (whole, bucket) = (Layout::new(&model).unwrap().len() as u64 * 4, parallel.overlapping_bucket());
+        // No state of an optimizer, and nothing that it takes beside the gradients.
+        let mut zero = Zero::new(parallel, stage, SgdConfig::new().build(), &model).unwrap();
+        let mut peak = 0;
+        for _ in 0..2 {
+            rekindle::sweep();
+            let before = memory::live().unwrap();
+            let x = Tensor::<2>::ones([1, wide], &device);
+            let loss = model.iter().fold(x, |x, layer| layer.forward(x)).mean();
+            let own = GradientsParams::from_grads(rekindle::backward(&loss).unwrap(), &model);
+            drop(loss);
+            memory::reset_peak();
+            model = zero.step(1e-3, model, own, 1).unwrap();
+            peak = memory::peak().unwrap().saturating_sub(before).get();
+        }
+        (peak, whole, bucket.get())
+    };
+    let ((one, whole, bucket), (two, ..)) = (peak_of(ZeroStage::One), peak_of(ZeroStage::Two));
+    let part = whole / world.size() as u64;
+    let told = format!("ZeRO 1 takes {one}, ZeRO 2 {two}; gradients {whole}, a bucket {bucket}");
+    assert!(one >= two + whole - part, "{told}");
+    // The gradients, this rank's part of their sum, a bucket that is filled, one that is added up with what comes from other ranks for
+    // that, and one gradient as values in a row.
+    assert!(two <= whole + part + 3 * bucket + (wide * wide * 4) as u64, "{told}");
+}
+
 pub(crate) fn refused(world: &Mpi) {
     let model = blocks(if world.rank() == 1 { BLOCKS + 1 } else { BLOCKS });
     let error = DataParallel::new(world, &model).unwrap_err();
     assert!(matches!(&error, DistError::Differs { .. }), "{error}");
-    assert!(error.to_string().contains("the number of values in each parameter of rank"), "{error}");
+    assert!(error.to_string().contains("the shape of each parameter of rank"), "{error}");
+    // As many values, but a layer of 4x6 on one rank that is one of 6x4 on another: it was taken for the same.
+    let [from, to] = if world.rank() == 1 { [6, 4] } else { [4, 6] };
+    let layer = LinearConfig::new(from, to).with_bias(false).init(&device());
+    let error = DataParallel::new(world, &layer).unwrap_err().to_string();
+    assert!(error.contains("4x6") && error.contains("6x4"), "{error}");
     let stage = StageProfile {
         name: "s".into(),
         output_bytes: Bytes::new(4),
