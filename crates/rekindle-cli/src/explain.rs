@@ -1,6 +1,6 @@
 //! `rekindle explain`: what a plan keeps, where, why, and what sets its peak.
 
-use rekindle_plan::{Action, Boundary, Bytes, Name, Plan, Profile, Simulation, Stage};
+use rekindle_plan::{Action, Boundary, Bytes, Name, Nanos, Plan, Profile, Simulation, Stage};
 
 use crate::arguments::ExplainArguments;
 use crate::failure::Failure;
@@ -46,6 +46,22 @@ struct Story {
     peak_tensors: Vec<PeakTensor>,
     stages: Vec<StageStory>,
     kept: Vec<KeptStory>,
+    /// What is moved to each tier, or shrunk by each codec, and brought back.
+    transfers: Vec<TransferStory>,
+    /// How long the step waits for it.
+    wait_ns: Nanos,
+}
+
+/// What goes to one place and comes back, as it is predicted.
+#[derive(Clone, Debug, Serialize)]
+struct TransferStory {
+    place: Name,
+    /// Both ways.
+    count: usize,
+    /// Of the boundaries as they are on the device.
+    bytes: Bytes,
+    /// How long all of them take together, beside the stages or not.
+    time_ns: Nanos,
 }
 
 /// Runs the command.
@@ -54,6 +70,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<(), Failure> {
     let plan = files::plan(&arguments.plan)?;
     let (_, simulation) = plan.judge(&profile).map_err(simulate::refused)?;
     let (stages, kept) = (stages(&profile, &plan), kept(&profile, &plan));
+    let transfers = transfers(&profile, &plan, &simulation);
     match arguments.json {
         true => report::show_json(&Story {
             model: profile.model().to_owned(),
@@ -64,8 +81,10 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<(), Failure> {
             peak_tensors: peak_tensors(&simulation),
             stages,
             kept,
+            transfers,
+            wait_ns: simulation.wait_ns,
         }),
-        false => show(&profile, &plan, &simulation, &stages, &kept),
+        false => show(&profile, &plan, &simulation, (&stages, &kept, &transfers)),
     }
 }
 
@@ -128,6 +147,29 @@ fn kept(profile: &Profile, plan: &Plan) -> Vec<KeptStory> {
     stories
 }
 
+/// What goes to each place and comes back, in the order in which places are first used.
+fn transfers(profile: &Profile, plan: &Plan, simulation: &Simulation) -> Vec<TransferStory> {
+    let mut stories: Vec<TransferStory> = Vec::new();
+    for (action, span) in plan.actions.iter().zip(&simulation.spans) {
+        let (Action::Offload { boundary, tier: place }
+        | Action::Compress { boundary, codec: place }
+        | Action::Fetch { boundary, place }) = action
+        else {
+            continue;
+        };
+        let index = stories.iter().position(|story| story.place == *place).unwrap_or(stories.len());
+        if index == stories.len() {
+            let (count, bytes, time_ns) = (0, Bytes::ZERO, Nanos::ZERO);
+            stories.push(TransferStory { place: place.clone(), count, bytes, time_ns });
+        }
+        let story = &mut stories[index];
+        story.count += 1;
+        story.bytes = [story.bytes, profile.boundary_bytes(*boundary).unwrap_or_default()].into_iter().sum();
+        story.time_ns = [story.time_ns, span.end.saturating_sub(span.start)].into_iter().sum();
+    }
+    stories
+}
+
 /// The stages that run again from a boundary after its first sweep: why it was kept.
 fn runs_again(plan: &Plan, boundary: Boundary, from: usize) -> Option<(usize, usize)> {
     let ran = |action: &Action| match action {
@@ -149,8 +191,7 @@ fn show(
     profile: &Profile,
     plan: &Plan,
     simulation: &Simulation,
-    stages: &[StageStory],
-    kept: &[KeptStory],
+    (stages, kept, transfers): (&[StageStory], &[KeptStory], &[TransferStory]),
 ) -> Result<(), Failure> {
     let first = stages.iter().filter(|stage| stage.taped_first).count();
     let most = stages.iter().map(|stage| stage.forwards).max().unwrap_or(0);
@@ -177,6 +218,15 @@ fn show(
             [story.boundary.clone(), story.bytes.to_string(), story.place.clone(), stay, why]
         });
         report::show(&format!("\n{}", report::words(["kept", "bytes", "on", "during", "to"], rows)))?;
+    }
+    if !transfers.is_empty() {
+        let rows = transfers.iter().map(|story| {
+            let TransferStory { place, count, bytes, time_ns } = story;
+            [place.to_string(), count.to_string(), bytes.to_string(), time_ns.to_string()]
+        });
+        let table = report::table(["moved to and from", "transfers", "bytes", "take"], rows);
+        let (wait, step) = (simulation.wait_ns, simulation.step_ns);
+        report::show(&format!("\n{table}\n{wait} of the step of {step} are waited for transfers"))?;
     }
     let action = plan.actions.get(simulation.peak_action).map(ToString::to_string).unwrap_or_default();
     let peak = simulation.peak_bytes;

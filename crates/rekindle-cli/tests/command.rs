@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use insta::assert_snapshot;
-use rekindle_plan::{Bytes, Nanos, Plan, Profile, Rule, StageProfile};
+use rekindle_plan::{Action, Bytes, Nanos, Plan, Profile, Rule, StageProfile, Status};
 
 fn rekindle(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
@@ -510,6 +510,41 @@ fn plan_writes_a_plan_that_simulate_and_explain_read() {
     let forwards: u64 =
         story["stages"].as_array().unwrap().iter().map(|stage| stage["forwards"].as_u64().unwrap()).sum();
     assert_eq!(plan["predicted"]["forwards"], forwards);
+}
+
+#[test]
+fn explain_says_what_is_moved_and_how_long_it_is_waited_for() {
+    let files = files(|profile, _| {
+        let tiers = r#", "tiers": [{"name": "disk", "capacity_bytes": 99999999, "write_bytes_per_second": 100000000, "read_bytes_per_second": 200000000}]}"#;
+        *profile = profile.trim_end().strip_suffix('}').unwrap().to_owned() + tiers;
+    });
+    let actions =
+        ["keep x0", "forward 1", "offload x0 disk", "drop x0", "tape 2", "tape 3", "tape 4", "backward 4"];
+    let actions = [
+        &actions[..],
+        &["backward 3", "backward 2", "fetch x0 disk", "drop x0 disk", "tape 1", "backward 1"],
+    ]
+    .concat();
+    let profile = Profile::from_json(&std::fs::read_to_string(&files.profile).unwrap()).unwrap();
+    let actions: Vec<Action> = actions.iter().map(|action| action.parse().unwrap()).collect();
+    let plan =
+        Plan::judged(&profile, "by hand".to_owned(), Status::Rule("hand".parse().unwrap()), None, actions)
+            .unwrap();
+    std::fs::write(&files.plan, plan.to_json()).unwrap();
+    let [_, profile, plan] = files.arguments();
+    let story = json(&rekindle(&["explain", profile, plan, "--json"]));
+    let moved = &story["transfers"][0];
+    assert_eq!((&moved["place"], &moved["count"]), (&"disk".into(), &2.into()), "{story}");
+    // One mebibyte there and back: at 100 MB/s and at 200 MB/s.
+    assert_eq!((&moved["bytes"], &moved["time_ns"]), (&(2 << 20).into(), &15_728_640.into()), "{story}");
+    let judged = json(&rekindle(&["simulate", profile, plan, "--json"]));
+    assert!(judged["wait_ns"].as_u64() > Some(0), "{judged}");
+    assert_eq!(story["wait_ns"], judged["wait_ns"]);
+    let words = planned(&["explain", profile, plan], &files);
+    assert!(
+        words.contains("moved to and from  transfers    bytes") && words.contains("waited for transfers"),
+        "{words}"
+    );
 }
 
 #[test]

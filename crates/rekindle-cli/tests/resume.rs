@@ -105,27 +105,72 @@ fn a_snapshot_that_cannot_be_written_costs_no_training() {
     assert_eq!(weights(whole.path(), 200), weights(&folder, 200));
 }
 
-#[test]
-fn a_run_that_is_killed_twenty_times_ends_with_the_same_weights() {
-    const STEPS: &str = "60";
-    let (whole, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let often = ["--steps", STEPS, "--snapshot-every", "1", "--keep", "2", "--strategy", "every-1"];
-    done(whole.path(), &often);
+/// The highest step that a file in the folder says it is of.
+fn newest(folder: &Path) -> Option<u64> {
+    let files = std::fs::read_dir(folder).ok()?;
+    let names = files.filter_map(|file| file.ok()?.file_name().into_string().ok());
+    let step = |name: String| name.strip_prefix("step-")?.strip_suffix(".rekindle")?.parse().ok();
+    names.filter_map(step).max()
+}
+
+/// Kills a run that takes so many steps with these arguments twenty times. Gives how many kills found it further than the one before.
+fn killed_twenty_times(folder: &Path, steps: u64, arguments: &[&str]) -> u32 {
     let mut random = fastrand::Rng::with_seed(7);
-    let has_one = || Snapshots::open(killed.path(), 2).unwrap().latest().unwrap().snapshot.is_some();
-    for _ in 0..20 {
-        let resume: &[&str] = if has_one() { &["--resume"] } else { &[] };
-        let mut command = train(killed.path(), &[&often, resume].concat());
-        let mut child = command.stderr(Stdio::null()).spawn().unwrap();
-        // Somewhere between the first look at the directory and the last step.
-        std::thread::sleep(Duration::from_millis(random.u64(5..120)));
+    let last = || {
+        let latest = Snapshots::open(folder, 2).unwrap().latest().unwrap();
+        latest.snapshot.map_or(0, |snapshot| snapshot.step())
+    };
+    let mut further = 0;
+    for round in 0..20 {
+        let before = last();
+        assert!(before < steps, "the run was through before its kill {round}");
+        let resume: &[&str] = if before > 0 { &["--resume"] } else { &[] };
+        let mut child = train(folder, &[arguments, resume].concat()).stderr(Stdio::null()).spawn().unwrap();
+        if round % 2 == 0 {
+            // Somewhere between the first look at the directory and the first steps.
+            std::thread::sleep(Duration::from_millis(random.u64(5..120)));
+        } else {
+            // While it trains: it has come further than the last one, and is at some moment of a step or of a snapshot.
+            while newest(folder).is_none_or(|newest| newest <= before) {
+                assert!(child.try_wait().unwrap().is_none(), "the run ended by itself after step {before}");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_micros(random.u64(0..20_000)));
+        }
         child.kill().unwrap();
         child.wait().unwrap();
+        let now = last();
+        assert!(now >= before && (round % 2 == 0 || now > before), "kill {round}: from {before} to {now}");
+        further += u32::from(now > before);
     }
-    let last = Snapshots::open(killed.path(), 2).unwrap().latest().unwrap().snapshot.map(|last| last.step());
-    let resume: &[&str] = if last.is_some() { &["--resume"] } else { &[] };
-    if last != Some(60) {
-        done(killed.path(), &[&often, resume].concat());
-    }
-    assert_eq!(weights(whole.path(), 60), weights(killed.path(), 60));
+    done(folder, &[arguments, &["--resume"]].concat());
+    further
+}
+
+#[test]
+fn a_run_that_is_killed_twenty_times_ends_with_the_same_weights() {
+    let (whole, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let often = ["--steps", "400", "--snapshot-every", "1", "--keep", "2", "--strategy", "every-1"];
+    done(whole.path(), &often);
+    assert!(killed_twenty_times(killed.path(), 400, &often) >= 10);
+    assert_eq!(weights(whole.path(), 400), weights(killed.path(), 400));
+}
+
+#[test]
+fn a_run_with_a_disk_that_is_killed_twenty_times_ends_with_the_same_weights() {
+    let (whole, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let boundaries = folder.path().join("boundaries");
+    std::fs::create_dir(&boundaries).unwrap();
+    let (plan, disk) = (folder.path().join("plan.json"), format!("64MiB:{}", boundaries.display()));
+    let plan = plan.to_str().unwrap();
+    let made = tempfile::tempdir().unwrap();
+    done(made.path(), &["--steps", "1", "--budget", "smallest", "--disk", &disk, "--cache", plan]);
+    assert!(std::fs::read_to_string(plan).unwrap().contains("offload"), "the plan moves nothing");
+    done(whole.path(), &["--steps", "200", "--strategy", "plain"]);
+    let often = ["--steps", "200", "--snapshot-every", "1", "--keep", "2", "--plan", plan, "--disk", &disk];
+    assert!(killed_twenty_times(killed.path(), 200, &often) >= 10);
+    assert_eq!(weights(whole.path(), 200), weights(killed.path(), 200));
+    // What those that were killed left behind is gone with the one that was not.
+    assert_eq!(std::fs::read_dir(&boundaries).unwrap().count(), 0);
 }

@@ -253,7 +253,7 @@ fn a_step_over_a_damaged_file_computes_the_boundary_again() {
 }
 
 #[test]
-fn a_directory_that_is_not_there_or_a_file_or_forbidden_is_an_error_that_names_it() {
+fn a_directory_that_is_not_there_or_a_file_is_an_error_that_names_it() {
     let directory = tempfile::tempdir().unwrap();
     let open = |path: &Path| DiskFile::open(path, Bytes::mebibytes(1)).map(drop).unwrap_err();
     let missing = directory.path().join("missing");
@@ -263,15 +263,40 @@ fn a_directory_that_is_not_there_or_a_file_or_forbidden_is_an_error_that_names_i
     fs::write(&file, "not a directory").unwrap();
     assert!(open(&file).to_string().contains("file"));
     assert_eq!(fs::read(&file).unwrap(), b"not a directory");
+}
+
+#[test]
+fn a_directory_that_must_not_be_written_to_is_an_error_that_names_it() {
+    if let Some(forbidden) = in_child() {
+        let error = DiskFile::open(&forbidden, Bytes::mebibytes(1)).map(drop).unwrap_err();
+        let StoreError::Io { kind, path, .. } = &error else { panic!("{error}") };
+        assert_eq!(*kind, std::io::ErrorKind::PermissionDenied, "{error}");
+        assert!(path.starts_with(&forbidden), "{error}");
+        println!("refused");
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
     let forbidden = directory.path().join("forbidden");
     fs::create_dir(&forbidden).unwrap();
     fs::set_permissions(&forbidden, fs::Permissions::from_mode(0o500)).unwrap();
-    if fs::metadata(&forbidden).unwrap().uid() == 0 {
-        println!("skipped in part: nothing is forbidden to this user");
+    let plain = child("a_directory_that_must_not_be_written_to_is_an_error_that_names_it", &forbidden);
+    let is_root = fs::metadata(&forbidden).unwrap().uid() == 0;
+    // To root nothing is forbidden, but to root in a namespace where nobody is: it owns the directory, and may do no more.
+    let words = if is_root { &["unshare", "--user"][..] } else { &["env"] };
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).arg(plain.get_program()).args(plain.get_args());
+    let done = command.env("REKINDLE_FAULT", &forbidden).output();
+    let Ok(done) = done else {
+        println!("skipped: nothing is forbidden to this user, and there is no `unshare` to become another");
+        return;
+    };
+    let (told, errors) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    if errors.starts_with("unshare:") {
+        println!("skipped: nothing is forbidden to this user, who cannot become another: {errors}");
         return;
     }
-    let error = open(&forbidden);
-    assert!(matches!(&error, StoreError::Io { kind: std::io::ErrorKind::PermissionDenied, .. }), "{error}");
+    assert!(done.status.success() && told.contains("refused"), "{told}{errors}");
+    assert_eq!(entries(&forbidden), [] as [PathBuf; 0]);
 }
 
 #[test]

@@ -316,7 +316,7 @@ fn a_killed_training_leaves_whole_snapshots() {
     let folder = tempfile::tempdir().unwrap();
     let mut random = u64::from(std::process::id());
     let (mut last, mut unfinished) = (0, 0);
-    for _ in 0..20 {
+    for round in 0..20 {
         let mut running = child("child_writes_until_it_is_killed", folder.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
@@ -330,6 +330,11 @@ fn a_killed_training_leaves_whole_snapshots() {
         assert!(matches!(other, SnapshotError::InUse { pid, .. } if pid == Some(running.id())), "{other}");
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_micros((random >> 33) % 30_000));
+        // Every other time in the middle of writing one, and not before it is seen that there is one.
+        let start = Instant::now();
+        while round % 2 == 0 && !files(folder.path()).iter().any(|name| name.ends_with(".part")) {
+            assert!(start.elapsed() < Duration::from_secs(60), "the child writes nothing");
+        }
         running.kill().unwrap();
         assert!(!running.wait().unwrap().success());
 
@@ -344,6 +349,7 @@ fn a_killed_training_leaves_whole_snapshots() {
         last = snapshot.step();
     }
     println!("{last} snapshots by 20 processes; {unfinished} were killed while they wrote one");
+    assert!(unfinished > 0, "none of 20 processes was killed while it wrote a snapshot");
 }
 
 fn wait_for(running: &mut Child, condition: impl Fn() -> bool) {

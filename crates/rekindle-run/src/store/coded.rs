@@ -15,9 +15,9 @@ const SMALL: u64 = 64 << 10;
 
 /// A store that holds boundaries encoded.
 ///
-/// In front of a tier it makes transfers and files smaller; in front of [`OwnMemory`](crate::OwnMemory) it is a plan's `compress`, and [`Coded::used`] is what the compressed copies take. Large boundaries are encoded
-/// and decoded by threads, so that `put` and `prefetch` return at once; what the inner store says to a `put` is then told
-/// by `wait`.
+/// In front of a tier it makes transfers and files smaller; in front of [`OwnMemory`](crate::OwnMemory) it is a plan's
+/// `compress`, and [`Coded::used`] is what the compressed copies take. Large boundaries are encoded and decoded by
+/// threads, so that `put` and `prefetch` return at once; what the inner store says to a `put` is then told by `wait`.
 ///
 /// ```
 /// use rekindle_plan::{Boundary, Bytes};
