@@ -62,6 +62,9 @@ struct Row {
     /// What the simulator says the peak is, for strategies that run a plan.
     #[serde(skip_serializing_if = "Option::is_none")]
     predicted_peak_bytes: Option<Bytes>,
+    /// What a part of the batch keeps from its forward to its backward, for strategies that run a plan.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kept_bytes: Option<Bytes>,
     /// What the simulator says the step takes longer than all blocks once forth and back, likewise.
     #[serde(skip_serializing_if = "Option::is_none")]
     predicted_overhead: Option<f64>,
@@ -279,6 +282,7 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
                 predicted_peak_bytes: predicted
                     .zip(profile)
                     .map(|(predicted, profile)| with_held(Ready::expected_peak(&predicted, profile))),
+                kept_bytes: profile.and_then(|profile| ready.kept_bytes(profile)),
                 predicted_overhead: predicted
                     .zip(known.blocks.as_ref().map(|known| &known.profile).or(profile))
                     .map(|(predicted, profile)| predicted.step_ns.ratio(profile.lower_bound()) - 1.0),

@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use burn::nn::attention::generate_autoregressive_mask;
-use burn::nn::{DropoutConfig as BurnsDropoutConfig, LayerNormConfig, LinearConfig};
+use burn::nn::{DropoutConfig as BurnsDropoutConfig, LayerNormConfig, LinearConfig, RmsNormConfig};
 use burn::tensor::activation::{gelu as burns_gelu, log_softmax, silu, softmax as burns_softmax};
 use burn::tensor::{Device, Distribution, Gradients, Int, Tensor};
 use rekindle::activation::{gelu, swiglu};
-use rekindle::nn::{LinearCrossEntropy, layer_norm, linear};
+use rekindle::nn::{LinearCrossEntropy, layer_norm, linear, rms_norm};
+use rekindle::training::Precision;
 use rekindle::{Attention, Bytes, DropoutConfig, Error, Nanos, memory};
 use serde::Serialize;
 
@@ -42,6 +43,12 @@ type Step<'a> = Box<dyn Fn() -> Result<Gradients, Error> + 'a>;
 /// Runs the command.
 pub(crate) fn run(arguments: &BenchArguments) -> Result<(), Failure> {
     let size = &arguments.size.size(For::Figures)?;
+    if size.precision != Precision::F32 {
+        return Err(Failure::request(
+            anyhow::anyhow!("--precision {} is given with --nodes, expected f32", size.precision),
+            "leave one of the two out: nodes are compared as Burn has them, in f32",
+        ));
+    }
     // Sizes that no model has are no node's either.
     size.stages()?;
     let device = device::cpu();
@@ -182,6 +189,16 @@ fn nodes<'a>(size: &Size, device: &'a Device) -> Result<Vec<(String, Step<'a>, S
             let beta = norm.beta.as_ref().map(|beta| beta.val());
             Ok(layer_norm(x.clone(), norm.gamma.val(), beta, epsilon).sum().backward())
         }),
+        Box::new(move || Ok(norm2.forward(x2.clone()).sum().backward())),
+    ));
+
+    let x = random3([batch, sequence, width]).require_grad();
+    let config = RmsNormConfig::new(width);
+    let (norm, epsilon) = (config.init(device), config.epsilon);
+    let (x2, norm2) = (x.clone(), norm.clone());
+    nodes.push((
+        format!("rms norm, {rows} rows of {width}"),
+        Box::new(move || Ok(rms_norm(x.clone(), norm.gamma.val(), epsilon).sum().backward())),
         Box::new(move || Ok(norm2.forward(x2.clone()).sum().backward())),
     ));
 

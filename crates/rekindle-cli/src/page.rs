@@ -10,7 +10,7 @@ use rekindle_report::{Figure, Measured, MeasuredEvent, Report, ReportError, Tota
 
 use crate::arguments::ReportArguments;
 use crate::failure::{self, Failure};
-use crate::measure::{Parts, Recipe, build, step, step_traced};
+use crate::measure::{self, Beside, Parts, Recipe, build, step, step_traced};
 use crate::models::{DataArguments, Job, Kind, with_model};
 use crate::places::tell_faults;
 use crate::planning::{self, Knowledge, Planning};
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
     match (&arguments.file, &arguments.plan) {
         (Some(profile), Some(plan)) => {
             let (profile, plan) = (files::profile(profile)?, files::plan(plan)?);
-            write(arguments, &profile, &plan, None, None)
+            write(arguments, &profile, &plan, None)
         }
         (Some(path), None) => {
             failure::refuse_device(path)?;
@@ -42,7 +42,7 @@ pub(crate) fn run(arguments: &ReportArguments) -> Result<(), Failure> {
                     "give a file that `rekindle train --cache` wrote, or a profile together with --plan";
                 Failure::request(error, hint)
             })?;
-            write(arguments, planned.profile(), planned.plan(), None, None)
+            write(arguments, planned.profile(), planned.plan(), None)
         }
         (None, _) => {
             let size = &arguments.size.size(For::Training)?;
@@ -73,11 +73,20 @@ fn of_a_run<K: Kind>(arguments: &ReportArguments, size: &Size, kind: &K) -> Resu
     let strategy = arguments.budget.map_or(Strategy::QUARTER, Strategy::Optimal);
     let cut = size.cutting(arguments.cut)?;
     let places = arguments.places.open()?;
+    let beside = batch.beside(&model)?;
+    // A part of what plain training takes is one of all that it takes, sums included; the profile knows one part of the batch.
+    let plain = match batch.count() {
+        1 => None,
+        _ => {
+            step(&model, &batch, &Ready::Plain, size.recipe())?;
+            Some(measure::measured(&model, &batch, &Ready::Plain, size.recipe())?.peak)
+        }
+    };
     let planning = Planning {
         margin: arguments.margin,
-        plain: None,
-        held: Bytes::ZERO,
-        alone: Bytes::ZERO,
+        plain,
+        held: beside.held,
+        alone: beside.alone,
         cache: None,
         places: &places,
         flag: "--budget ",
@@ -86,11 +95,37 @@ fn of_a_run<K: Kind>(arguments: &ReportArguments, size: &Size, kind: &K) -> Resu
     let Ready::Planned(planned, _) = &ready else { return Ok(()) };
     let waiting = report::spinner("taking a step");
     let measured = measured_step(&model, &batch.first(), &ready, size.recipe())?;
+    let mut recipe = size.describe(kind);
+    if batch.count() > 1 || size.clip_norm.is_some() {
+        let whole = measure::measured(&model, &batch, &ready, size.recipe())?;
+        recipe += &of_the_whole(&whole, beside, batch.count());
+    }
     let optimizer = Optimizer::measure(&model, &batch, size.recipe())?;
     waiting.finish_and_clear();
     tell_faults(&places);
-    let totals = totals(parameter_bytes(&model), optimizer.state, planned.simulation());
-    write(arguments, planned.profile(), planned.plan(), Some(measured), Some(totals))
+    let mut totals = totals(parameter_bytes(&model), optimizer.state, planned.simulation());
+    totals.gradients = [totals.gradients, beside.held].into_iter().sum();
+    let run = OfRun { recipe, measured, totals };
+    write(arguments, planned.profile(), planned.plan(), Some(run))
+}
+
+/// What a step of all parts took, for a page whose figures are of one.
+fn of_the_whole(whole: &measure::Measured, beside: Beside, parts: usize) -> String {
+    let (peak, time, held) = (whole.peak, whole.time, beside.held);
+    match parts {
+        1 => format!(". A whole step took {peak} at its peak, and {time}"),
+        _ => format!(
+            ". A whole step took {peak} at its peak, {held} of them sums of gradients, which were held the whole time, and {time}; \
+             what follows is of one part"
+        ),
+    }
+}
+
+/// What a page of a run has beyond a plan.
+struct OfRun {
+    recipe: String,
+    measured: Measured,
+    totals: Totals,
 }
 
 /// A step of a part of a batch, action by action. The step before it warms up.
@@ -142,15 +177,19 @@ fn write(
     arguments: &ReportArguments,
     profile: &Profile,
     plan: &Plan,
-    measured: Option<Measured>,
-    totals: Option<Totals>,
+    run: Option<OfRun>,
 ) -> Result<(), Failure> {
     let waiting = report::spinner("planning for every budget");
     let frontier = optimal::frontier(profile, &Request::default());
     waiting.finish_and_clear();
     // A chain that is too long for the frontier has a page all the same.
     let frontier = frontier.map(|frontier| frontier.points().iter().map(Into::into).collect());
-    let page = Report { profile, plan, frontier: frontier.unwrap_or_default(), measured, totals };
+    let frontier = frontier.unwrap_or_default();
+    let (recipe, measured, totals) = match run {
+        Some(OfRun { recipe, measured, totals }) => (Some(recipe), Some(measured), Some(totals)),
+        None => (None, None, None),
+    };
+    let page = Report { profile, plan, frontier, recipe, measured, totals };
     let refused = |error: ReportError| {
         Failure::request(error, "`rekindle simulate PROFILE PLAN` tells whether a plan fits a profile")
     };

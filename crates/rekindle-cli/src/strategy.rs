@@ -92,6 +92,21 @@ impl Ready {
         [predicted.peak_bytes, listed].into_iter().sum()
     }
 
+    /// What a part of a batch keeps from its forward to its backward, as the simulator says.
+    pub(crate) fn kept_bytes(&self, profile: &Profile) -> Option<Bytes> {
+        let by_rule;
+        let simulation = match self {
+            Self::Plain | Self::Balanced => return None,
+            Self::Rule(rule) => {
+                by_rule = Plan::by_rule(profile, *rule, None).ok()?.judge(profile).ok()?.1;
+                &by_rule
+            }
+            Self::Planned(planned, _) => planned.simulation(),
+        };
+        let last = simulation.turn.checked_sub(1)?;
+        Some(simulation.moments.get(last)?.after)
+    }
+
     /// The codecs of its plan that lose digits.
     pub(crate) fn lossy_codecs(&self) -> Vec<String> {
         match self {

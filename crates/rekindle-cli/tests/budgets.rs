@@ -190,6 +190,41 @@ fn a_report_of_a_run_shows_what_was_measured() {
     assert!(!html.contains("http://") || !html.contains("src="), "nothing comes from a network");
 }
 
+/// The sum of gradients was not counted, one part was measured, nothing was clipped, and the page did not say so.
+#[test]
+fn a_report_counts_what_the_recipe_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let recipe = ["--cut", "blocks", "--micro-batches", "4", "--clip-norm", "0.5"];
+    let reported = |more: &[&str]| {
+        let more = [&recipe[..], more, &["-o", page.to_str().unwrap()]].concat();
+        done(&small("report", &more));
+        std::fs::read_to_string(&page).unwrap()
+    };
+    let html = reported(&["--budget", "smallest"]);
+    for words in [
+        "gpt, 4 blocks, width 64, 4 heads, batch 4 in 4 parts, 64 tokens, dropout 0.1, clipped to 0.5",
+        "A whole step took ",
+        " of them sums of gradients, which were held the whole time",
+        "what follows is of one part",
+    ] {
+        assert!(html.contains(words), "{words}: {html}");
+    }
+    // A budget is for the sum, too: the smallest is that of training.
+    let smallest = |command: &str| {
+        let output = rekindle(&small(command, &[&recipe[..], &["--budget", "1000"]].concat()));
+        assert_eq!(output.status.code(), Some(2), "{command}");
+        let words = text(&output.stderr);
+        assert!(words.contains("are held the whole time (sums of gradients)"), "{words}");
+        let (_, hint) = words.split_once("give --budget ").unwrap();
+        hint.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    let (named, trained) = (smallest("report"), smallest("train"));
+    assert!(named.abs_diff(trained) < trained / 20, "{named} {trained}");
+    let html = reported(&["--budget", &named.to_string()]);
+    assert!(!html.contains("The measured peak is above the budget"), "{html}");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_file_that_cannot_be_written_is_refused_before_the_work() {

@@ -57,6 +57,24 @@ fn a_disk_and_lossless_codecs_change_no_bit() {
 }
 
 #[test]
+fn policies_that_move_and_shrink_boundaries_change_no_bit() {
+    let (folder, place) = disk();
+    for (policy, places) in [
+        ("offload-inputs", ["--disk", &place]),
+        ("full, compress block.*.input zstd", ["--compress", "lossless"]),
+    ] {
+        let found = json(&rekindle(&["verify", "--policy", policy, places[0], places[1], "--json"]));
+        assert!(found["tensors"].as_u64() > Some(10), "{found}");
+        assert_eq!(found["identical"], found["tensors"], "{policy}");
+        assert_eq!(found["loss_identical"], true, "{policy}");
+        assert!(found["lossy"].is_null() || found["lossy"] == serde_json::json!([]), "{found}");
+        // They did something: without the place there is no plan.
+        assert!(refused(&["verify", "--policy", policy]).contains("give the place, too"), "{policy}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[test]
 fn a_disk_lowers_the_smallest_budget() {
     let (_folder, place) = disk();
     // Both from one measurement: what a stage needs depends on how many threads happen to work at once.

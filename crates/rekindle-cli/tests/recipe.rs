@@ -12,7 +12,8 @@ fn rekindle(command: &str, arguments: &[&str]) -> Output {
     let mut run = Command::new(env!("CARGO_BIN_EXE_rekindle"));
     run.env_remove("REKINDLE_CONFIG").env("NO_COLOR", "1").env("COLUMNS", "100");
     let sequence: &[&str] = if arguments.contains(&"--sequence") { &[] } else { &["--sequence", "64"] };
-    run.arg(command).args(SMALL).args(sequence).args(arguments).output().unwrap()
+    let size = if arguments.contains(&"--layers") { &SMALL[2..] } else { &SMALL };
+    run.arg(command).args(size).args(sequence).args(arguments).output().unwrap()
 }
 
 fn json(command: &str, arguments: &[&str]) -> serde_json::Value {
@@ -64,6 +65,30 @@ fn bench_counts_what_16_bits_and_parts_save() {
     let parted = plain(&["--sequence", "256", "--micro-batches", "4"]);
     assert!(narrow * 10 < wide * 7, "{narrow} of {wide}");
     assert!(parted * 10 < wide * 5, "{parted} of {wide}");
+    // Every row is held against plain gradients that are clipped, too.
+    let clipped =
+        json("bench", &["--rounds", "1", "--strategies", "every-1,optimal-50%", "--clip-norm", "0.5"]);
+    let rows = clipped["rows"].as_array().unwrap();
+    assert!(rows.len() == 3 && rows.iter().all(|row| row["identical"] == true), "{clipped}");
+    assert!(clipped["model"].as_str().unwrap().contains("clipped to 0.5"), "{clipped}");
+}
+
+#[test]
+fn bench_says_what_is_kept_and_checkpoints_of_16_bits_are_half_of_it() {
+    let kept = |layers: &str, precision: &str| {
+        let flags = ["--layers", layers, "--precision", precision, "--rounds", "1"];
+        let found = json("bench", &[&flags[..], &["--strategies", "store-all,every-1"]].concat());
+        let rows = found["rows"].as_array().unwrap();
+        let of = |name: &str| &rows.iter().find(|row| row["strategy"] == name).unwrap()["kept_bytes"];
+        assert!(of("plain").is_null(), "{found}");
+        assert!(of("store-all").as_u64() > of("every-1").as_u64(), "{found}");
+        of("every-1").as_u64().unwrap()
+    };
+    // Two blocks more are two boundaries more; the tokens and the tape of the head are the same.
+    let of_two = |precision: &str| kept("4", precision) - kept("2", precision);
+    let wide = of_two("f32");
+    assert_eq!(wide, 2 * 4 * 64 * 64 * 4);
+    assert_eq!(of_two("bf16") * 2, wide);
 }
 
 #[test]

@@ -59,8 +59,11 @@ fn header(page: &mut Markup, report: &Report<'_>, step: &Step<'_>) {
         .element("code", &[], &step.plan.solver)
         .text(" ")
         .element("span", &[("class", &"status")], status(&step.plan.status))
-        .close("p")
-        .element("p", &[("class", &"lede")], lede(step));
+        .close("p");
+    if let Some(recipe) = &report.recipe {
+        page.element("p", &[("class", &"under")], recipe);
+    }
+    page.element("p", &[("class", &"lede")], lede(step));
     cards(page, report, step);
     tables::measured(page, report, step);
     page.close("header").line();

@@ -41,6 +41,8 @@ pub struct Report<'a> {
     pub plan: &'a Plan,
     /// The cheapest time for every budget, smallest budget first; empty when nobody asked.
     pub frontier: Vec<Point>,
+    /// What was run, in words: a model's size, its batch, and what a whole step of it took where the plan is for a part.
+    pub recipe: Option<String>,
     /// What a run took.
     pub measured: Option<Measured>,
     /// What takes memory beside the activations.
@@ -147,7 +149,7 @@ pub enum ReportError {
 impl<'a> Report<'a> {
     /// A report of a plan, with nothing measured.
     pub fn new(profile: &'a Profile, plan: &'a Plan) -> Self {
-        Self { profile, plan, frontier: Vec::new(), measured: None, totals: None }
+        Self { profile, plan, frontier: Vec::new(), recipe: None, measured: None, totals: None }
     }
 
     /// The page: one file that needs no other, and no network.

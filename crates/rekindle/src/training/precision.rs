@@ -60,7 +60,12 @@ impl Precision {
     /// # Errors
     /// When they cannot.
     pub fn check(self, device: &Device) -> Result<(), Error> {
-        match device.supports_dtype(self.dtype()) {
+        self.check_on(device, |dtype| device.supports_dtype(dtype))
+    }
+
+    /// The same of anything that knows its types.
+    fn check_on(self, device: &dyn fmt::Debug, has: impl Fn(DType) -> bool) -> Result<(), Error> {
+        match has(self.dtype()) {
             true => Ok(()),
             false => Err(Error::UnsupportedType { found: self.to_string(), device: format!("{device:?}") }),
         }
@@ -93,5 +98,16 @@ mod tests {
             precision.check(&Device::flex()).unwrap();
         }
         assert!("fp16".parse::<Precision>().unwrap_err().to_string().contains("f32, bf16 or f16"));
+    }
+    /// Flex has every type; other devices do not.
+    #[test]
+    fn a_type_that_a_device_lacks_is_refused() {
+        let check = |precision: Precision| precision.check_on(&"Abacus", |dtype| dtype == DType::F32);
+        check(Precision::F32).unwrap();
+        for narrow in [Precision::F16, Precision::Bf16] {
+            let error = check(narrow).unwrap_err();
+            let Error::UnsupportedType { found, device } = &error else { panic!("{error}") };
+            assert_eq!((found.as_str(), device.as_str()), (narrow.dtype().name(), "\"Abacus\""));
+        }
     }
 }
