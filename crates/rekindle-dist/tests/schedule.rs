@@ -1,7 +1,7 @@
 //! A pipeline of threads whose sends wait for who receives: what MPI does with messages that are too large to be put aside, and the hardest
 //! on an order of sends and receives. It needs no MPI.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::unimplemented, reason = "a test")]
 
 use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Mutex};
