@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         ("budgets_are_each_ranks_own_and_are_kept", budgets),
         ("peaks_are_what_was_predicted_whatever_is_added_up", predicted),
         ("a_run_goes_on_with_other_ranks", goes_on),
+        ("a_run_goes_on_from_its_last_snapshot_after_a_rank_was_killed", goes_on_after_a_loss),
         ("what_ranks_do_not_do_is_refused_once", refused),
         ("ranks_that_are_started_differently_are_refused", differently),
         ("what_cannot_be_read_is_told_once_whoever_was_given_it", not_read),
@@ -317,11 +318,47 @@ fn goes_on(folder: &Path) {
     let output = rekindle(folder, 2, &train(6, "--data-parallel 2 --snapshots run --resume"));
     assert_eq!(output.status.code(), Some(2), "{}", said(&output));
     assert!(said(&output).contains("the run is through: 6 of 6 steps are done"), "{}", said(&output));
+    // Twice as many.
+    well(folder, 2, &train(3, "--data-parallel 2 --zero 1 --snapshots more"));
+    let found =
+        weights(folder, 4, &train(6, "--data-parallel 2 --pipeline 2 --zero 2 --snapshots more --resume"));
+    assert!(found == expected, "two ranks, then four");
     well(folder, 1, &train(8, "--data-parallel 1 --micro-batches 2 --snapshots run --resume"));
     let output =
         rekindle(folder, 1, &train(8, "--data-parallel 1 --snapshots run --resume --learning-rate 0.5"));
     assert_eq!(output.status.code(), Some(2));
     assert!(said(&output).contains("learning rate: found 0.001, expected 0.5"), "{}", said(&output));
+}
+
+/// A rank that is killed leaves the snapshots that were whole by then.
+fn goes_on_after_a_loss(folder: &Path) {
+    let train = |steps: u32, flags: &str| {
+        format!(
+            "train --layers 2 --width 16 --heads 2 --sequence 16 --batch 4 --strategy every-1 --steps {steps} {flags}"
+        )
+    };
+    for ranks in [2, 4] {
+        let folder = folder.join(ranks.to_string());
+        std::fs::create_dir_all(&folder).unwrap();
+        let flags = match ranks {
+            2 => "--data-parallel 2 --zero 1",
+            _ => "--data-parallel 2 --pipeline 2 --zero 2",
+        };
+        let snapshots = format!("{flags} --snapshots run --snapshot-every 1");
+        // More steps than it can take until it is killed.
+        let mut run =
+            command(&folder, ranks, &train(100_000, &snapshots)).stderr(Stdio::null()).spawn().unwrap();
+        let second = after_step_3(&folder, &run);
+        assert!(Command::new("kill").args(["-KILL", &second]).status().unwrap().success());
+        assert!(!run.wait().unwrap().success());
+        let log = std::fs::read_to_string(folder.join("rekindle-ranks/rank-0.log")).unwrap();
+        let steps = log.lines().filter(|line| line.starts_with("step ")).count() as u32 + 5;
+        let found = weights(&folder, ranks, &train(steps, &format!("{snapshots} --resume")));
+        let log = std::fs::read_to_string(folder.join("rekindle-ranks/rank-0.log")).unwrap();
+        assert!(log.contains("going on after step "), "{log}");
+        let expected = weights(&folder, ranks, &train(steps, flags));
+        assert!(found == expected, "{ranks} ranks, {steps} steps");
+    }
 }
 
 fn refused(folder: &Path) {
