@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 /// Small models, and a learning rate that moves them.
-const SMALL: &str = "--layers 4 --width 32 --heads 2 --sequence 32 --batch 4 --steps 4";
+const SMALL: &str = "--layers 4 --width 32 --heads 2 --sequence 32 --batch 4 --steps 10";
 
 /// What is done in a folder of its own.
 type Test = fn(&Path);
@@ -129,9 +129,17 @@ fn every_way(folder: &Path) {
         let found = weights(folder, ranks, &format!("train {SMALL} {flags}"));
         assert!(found == expected, "{ranks} ranks, {flags}");
     }
+    // As many parts as there are replicas.
+    let of_four = weights(folder, 0, &format!("train {SMALL} --strategy every-1 --micro-batches 4"));
+    assert!(of_four != expected, "four parts are added up otherwise than two");
+    for flags in
+        ["--data-parallel 4", "--data-parallel 4 --zero 1 --budget 90%", "--data-parallel 4 --zero 2"]
+    {
+        assert!(weights(folder, 4, &format!("train {SMALL} {flags}")) == of_four, "4 ranks, {flags}");
+    }
     for rank in 0..4 {
         let log = std::fs::read_to_string(folder.join(format!("rekindle-ranks/rank-{rank}.log"))).unwrap();
-        assert!(log.contains(&format!("rank {rank} of 4")) && log.contains("step 4 loss"), "{log}");
+        assert!(log.contains(&format!("rank {rank} of 4")) && log.contains("step 10 loss"), "{log}");
     }
 }
 
@@ -177,7 +185,7 @@ fn parts_of_layers(folder: &Path) {
     assert_eq!(found.len(), whole.len(), "the parts of all ranks are saved");
     // Attention drops other scores on the second rank, so only so close. Adam moves each weight by 0.001 a step.
     let apart = found.iter().zip(&whole).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-    assert!(apart < 0.01, "{apart}");
+    assert!(apart < 0.015, "{apart}");
     for (ranks, flags) in [
         (2, "--tensor-parallel 2 --micro-batches 2 --strategy full"),
         (2, "--tensor-parallel 2 --micro-batches 2 --budget 70%"),
@@ -186,6 +194,7 @@ fn parts_of_layers(folder: &Path) {
         (4, "--tensor-parallel 2 --data-parallel 2 --zero 1 --budget 90%"),
         (4, "--tensor-parallel 2 --data-parallel 2 --zero 2 --budget smallest --partition-checkpoints"),
         (4, "--tensor-parallel 2 --pipeline 2 --micro-batches 2 --budget 100%"),
+        (8, "--tensor-parallel 2 --pipeline 2 --data-parallel 2 --zero 1 --budget 100%"),
     ] {
         let found = weights(folder, ranks, &train(flags));
         assert!(found == expected, "{ranks} ranks, {flags}");
