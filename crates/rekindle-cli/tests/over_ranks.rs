@@ -267,11 +267,23 @@ fn budgets(folder: &Path) {
     }
     // The sum over micro-batches is in the budget that was given, not on top of it.
     let given = "train --layers 6 --width 64 --heads 2 --sequence 128 --batch 8 --steps 3 --micro-batches 2 --budget 16MiB --json";
-    for flags in ["--data-parallel 2", "--zero 2", "--tensor-parallel 2"] {
-        let run: Value = serde_json::from_str(&well(folder, 2, &format!("{given} {flags}"))).unwrap();
+    for (ranks, flags) in [
+        (2, "--data-parallel 2"),
+        (2, "--zero 2"),
+        (2, "--tensor-parallel 2"),
+        (4, "--data-parallel 4 --zero 2"),
+        (4, "--tensor-parallel 2 --data-parallel 2"),
+        (4, "--pipeline 2 --data-parallel 2"),
+    ] {
+        let run: Value = serde_json::from_str(&well(folder, ranks, &format!("{given} {flags}"))).unwrap();
         assert_eq!(number(&run, 0, "budget_bytes"), 16 << 20, "{flags}");
-        for rank in 0..2 {
-            assert!(number(&run, rank, "peak_bytes") <= 16 << 20, "{flags}");
+        for rank in 0..ranks {
+            let peak = number(&run, rank, "peak_bytes");
+            assert!(peak <= 16 << 20, "{flags}, rank {rank}: {peak}");
+            assert!(number(&run, rank, "update_bytes") > 0, "{flags}");
+            // Ranks wait for each other at the sums, whatever else they do.
+            let busy = run["ranks"][rank]["busy"].as_f64().unwrap();
+            assert!(busy > 0.0 && busy < 0.999, "{flags}, rank {rank}: {busy}");
         }
     }
     // The first holds two micro-batches, and so has to let go of more.
@@ -291,18 +303,33 @@ fn budgets(folder: &Path) {
 
 /// Sums over ranks that are under way and those over micro-batches were counted as if all of them were there at every moment.
 fn predicted(folder: &Path) {
-    for zero in 0..=2 {
-        for micro_batches in [1, 2, 4] {
-            let flags = format!(
-                "train --data-parallel 2 --zero {zero} --micro-batches {micro_batches} --batch 8 --steps 2 --json"
-            );
-            let run: Value = serde_json::from_str(&well(folder, 2, &flags)).unwrap();
-            for rank in run["ranks"].as_array().unwrap() {
-                let number = |what: &str| rank[what].as_u64().unwrap() as f64;
-                let off = number("predicted_bytes") / number("peak_bytes");
-                assert!((0.9..1.1).contains(&off), "{flags}: {off}, {rank}");
-                assert!(number("peak_bytes") <= number("budget_bytes"), "{flags}: {rank}");
-            }
+    let two = (0..=2).flat_map(|zero| [1, 2, 4].map(|micro_batches| (2, zero, micro_batches)));
+    for (ranks, zero, micro_batches) in two.chain([(4, 1, 1), (4, 2, 2)]) {
+        let flags = format!(
+            "train --data-parallel {ranks} --zero {zero} --micro-batches {micro_batches} --batch {} --steps 2 --json",
+            4 * ranks
+        );
+        let run: Value = serde_json::from_str(&well(folder, ranks, &flags)).unwrap();
+        for rank in run["ranks"].as_array().unwrap() {
+            let number = |what: &str| rank[what].as_u64().unwrap() as f64;
+            let off = number("predicted_bytes") / number("peak_bytes");
+            assert!((0.9..1.1).contains(&off), "{flags}: {off}, {rank}");
+            assert!(number("peak_bytes") <= number("budget_bytes"), "{flags}: {rank}");
+            // Sums and update, which are in no budget. While the weights are handed around, there are all of them once more, and this
+            // rank's part of what it sends and of two moments, which are new in the first step.
+            let gradients = number("weights_bytes");
+            let part = gradients / ranks as f64;
+            let handed_around = gradients + 3.0 * part;
+            let update = match zero {
+                // Adam makes moments and weights anew beside the sum.
+                0 => 4.0 * gradients,
+                // The buckets, and the sum they go into.
+                1 => handed_around.max(2.0 * gradients),
+                // Never all of the sum, but three buckets of a sixteenth.
+                _ => handed_around.max(gradients + part + 3.0 / 16.0 * gradients),
+            };
+            let off = number("update_bytes") / update;
+            assert!((0.9..1.1).contains(&off), "{flags}: {off}, {rank}");
         }
     }
 }
