@@ -84,7 +84,7 @@ pub(crate) fn run(arguments: &EstimateArguments) -> Result<(), Failure> {
         gradients_bytes: state.gradients,
         optimizer_bytes: state.optimizer,
         rows: shown?,
-        ranks: ranks?.into_iter().map(|rank| ShownRank::new(rank, &state)).collect(),
+        ranks: ranks?.into_iter().map(ShownRank::new).collect(),
         rules_of_thumb: asked.rules_of_thumb().map_err(refused)?,
     };
     match arguments.json {

@@ -11,8 +11,9 @@ use crate::collective::Pending;
 use crate::{Collective, DistError};
 
 /// A store for boundaries that are the same on all ranks of a group, as between blocks that ranks work on together: each keeps the
-/// n-th part of every tensor, and they put it together again before it is read. The next one is on its way while the last is
-/// recomputed.
+/// n-th part of every tensor, and they put it together again before it is read. In a plan that a planner has made the next one is on its way
+/// while the stage behind it goes back, wherever the budget has room for it that long; elsewhere, as at the smallest budget, it is put
+/// together when it is needed.
 ///
 /// All ranks have to run the same plan, see [`share_plan`]. A boundary that is *not* the same on all ranks would come back
 /// mixed: [`Partitioned::checked`] compares a checksum of each.

@@ -2,7 +2,8 @@
 
 use rekindle_plan::{Bytes, Nanos, Profile, ProfileError, StageProfile};
 
-use crate::{ResNet, Setting, Transformer};
+use crate::transformer::Ends;
+use crate::{Parallel, ResNet, Setting, Transformer};
 
 /// A model that can be counted.
 #[derive(Clone, Debug, PartialEq)]
@@ -106,6 +107,18 @@ impl Architecture {
         matches!(self, Self::Transformer(model) if model.dropout)
     }
 
+    /// How many weights a rank of a pipeline has.
+    pub(crate) fn parameters_on(&self, rank: u64, parallel: &Parallel) -> u64 {
+        let ranks = parallel.pipeline.max(1);
+        match self {
+            Self::Transformer(model) => {
+                let layers = parallel.layers(rank, model.layers);
+                Transformer { layers, ..model.clone() }.parameters_on(Ends::of(rank, ranks))
+            }
+            Self::ResNet(model) => model.parameters(),
+        }
+    }
+
     /// What it has of what layers are counted in.
     pub fn layers(&self) -> u64 {
         match self {
@@ -119,9 +132,14 @@ impl Architecture {
     /// # Errors
     /// When the numbers do not go together, or do not fit into 64 bits.
     pub fn blocks(&self, setting: &Setting) -> Result<Profile, EstimateError> {
+        self.blocks_on(setting, Ends::BOTH)
+    }
+
+    /// The same on a rank that has some of the ends.
+    pub(crate) fn blocks_on(&self, setting: &Setting, ends: Ends) -> Result<Profile, EstimateError> {
         self.check(setting)?;
         match self {
-            Self::Transformer(model) => model.blocks(setting),
+            Self::Transformer(model) => model.blocks(setting, ends),
             Self::ResNet(model) => model.blocks(setting),
         }
     }
@@ -131,9 +149,14 @@ impl Architecture {
     /// # Errors
     /// As [`blocks`](Self::blocks).
     pub fn parts(&self, setting: &Setting) -> Result<Option<Profile>, EstimateError> {
+        self.parts_on(setting, Ends::BOTH)
+    }
+
+    /// The same on a rank that has some of the ends.
+    pub(crate) fn parts_on(&self, setting: &Setting, ends: Ends) -> Result<Option<Profile>, EstimateError> {
         self.check(setting)?;
         match self {
-            Self::Transformer(model) => model.parts(setting).map(Some),
+            Self::Transformer(model) => model.parts(setting, ends).map(Some),
             Self::ResNet(_) => Ok(None),
         }
     }

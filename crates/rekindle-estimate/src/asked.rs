@@ -129,8 +129,8 @@ impl Asked {
         count::rows(self, &self.setting)
     }
 
-    /// What every strategy takes on each rank of a pipeline. [`rows`](Self::rows) are those of the first, which takes most. The embedding
-    /// and the head are counted on all of them.
+    /// What every strategy takes on each rank of a pipeline. The embedding is on the first, and the head on the last.
+    /// [`rows`](Self::rows) are those of a rank with the layers of the first and both of these: none takes more.
     ///
     /// # Errors
     /// As [`rows`](Self::rows).

@@ -6,7 +6,8 @@ use rekindle_plan::solvers::optimal;
 use rekindle_plan::{Action, Bytes, Plan, Policy, Profile, Request, Rule};
 use serde::Serialize;
 
-use crate::{Architecture, Asked, EstimateError, Setting, Transformer};
+use crate::transformer::Ends;
+use crate::{Architecture, Asked, EstimateError, Setting, State, Transformer};
 
 /// A strategy and what it takes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,8 +29,12 @@ pub struct Rank {
     pub rank: u64,
     /// How many layers it has.
     pub layers: u64,
+    /// How many weights it has, before they are divided among ranks: with its layers the embedding on the first, the head on the last.
+    pub parameters: u64,
     /// How many parts of a batch it holds at most.
     pub in_flight: u64,
+    /// What it holds whatever the batch is.
+    pub state: State,
     /// What every strategy takes on it.
     pub rows: Vec<Row>,
 }
@@ -45,13 +50,14 @@ struct Step {
 }
 
 impl Step {
-    /// On the rank that has most layers, which is the first: it waits longest for their gradients.
+    /// On the rank that has most layers, which is the first: it waits longest for their gradients. With both ends of the model, so that no
+    /// rank takes more.
     fn new(asked: &Asked, setting: &Setting) -> Result<Self, EstimateError> {
-        Self::on(asked, setting, 0)
+        Self::on(asked, setting, 0, Ends::BOTH)
     }
 
     /// On a rank of a pipeline.
-    fn on(asked: &Asked, setting: &Setting, rank: u64) -> Result<Self, EstimateError> {
+    fn on(asked: &Asked, setting: &Setting, rank: u64, ends: Ends) -> Result<Self, EstimateError> {
         let architecture = match &asked.architecture {
             Architecture::Transformer(model) => {
                 let layers = asked.parallel.layers(rank, model.layers);
@@ -60,8 +66,8 @@ impl Step {
             other => other.clone(),
         };
         Ok(Self {
-            blocks: architecture.blocks(setting)?,
-            parts: architecture.parts(setting)?,
+            blocks: architecture.blocks_on(setting, ends)?,
+            parts: architecture.parts_on(setting, ends)?,
             under_way: asked.parallel.in_flight(rank),
             sharing: asked.parallel.parts_of_boundaries(setting),
         })
@@ -165,21 +171,24 @@ fn elsewhere(profile: &Profile, forward: &[Action], sharing: u64) -> Vec<Bytes> 
 /// What every strategy takes on each rank of a pipeline.
 pub(crate) fn ranks(asked: &Asked) -> Result<Vec<Rank>, EstimateError> {
     let (parallel, all) = (&asked.parallel, asked.architecture.layers());
-    // What one part of a batch takes is the same on ranks with as many layers.
-    let mut known: Option<(u64, Vec<Row>)> = None;
+    // What one part of a batch takes is the same on ranks with as many layers, and the same ends.
+    let mut known: Option<((u64, Ends), Vec<Row>)> = None;
     let ranks = (0..parallel.pipeline.max(1)).map(|rank| {
         let (layers, in_flight) = (parallel.layers(rank, all), parallel.in_flight(rank));
-        let of_one = match known.take_if(|(of, _)| *of == layers) {
+        let ends = Ends::of(rank, parallel.pipeline);
+        let of_one = match known.take_if(|(of, _)| *of == (layers, ends)) {
             Some((_, rows)) => rows,
-            None => of_step(asked, &Step { under_way: 1, ..Step::on(asked, &asked.setting, rank)? }),
+            None => of_step(asked, &Step { under_way: 1, ..Step::on(asked, &asked.setting, rank, ends)? }),
         };
         let rows = of_one.iter().map(|row| Row {
             activations_bytes: Bytes::new(row.activations_bytes.get().saturating_mul(in_flight)),
             ..row.clone()
         });
         let rows = rows.collect();
-        known = Some((layers, of_one));
-        Ok(Rank { rank, layers, in_flight, rows })
+        known = Some(((layers, ends), of_one));
+        let parameters = asked.architecture.parameters_on(rank, parallel);
+        let state = State::on(&asked.architecture, &asked.setting, parallel, rank);
+        Ok(Rank { rank, layers, parameters, in_flight, state, rows })
     });
     ranks.collect()
 }

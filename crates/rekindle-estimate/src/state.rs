@@ -1,11 +1,12 @@
 //! What training holds whatever the batch is.
 
 use rekindle_plan::Bytes;
+use serde::Serialize;
 
 use crate::{Architecture, Parallel, Precision, Setting};
 
-/// Weights, their gradients, and what Adam keeps, on the rank that has most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Weights, their gradients, and what Adam keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct State {
     /// What the model computes with.
     pub weights: Bytes,
@@ -16,10 +17,21 @@ pub struct State {
 }
 
 impl State {
-    /// For Adam, as in ZeRO: 16 bytes for each parameter, divided as `parallel` says.
+    /// For Adam, as in ZeRO: 16 bytes for each parameter, divided as `parallel` says. On the rank of a pipeline that has most: the first has
+    /// most layers, and the last may have the larger end.
     pub fn of(architecture: &Architecture, setting: &Setting, parallel: &Parallel) -> Self {
-        let split = setting.tensor_parallel.max(1).saturating_mul(parallel.pipeline.max(1));
-        let parameters = architecture.parameters().div_ceil(split);
+        let ends = [0, parallel.pipeline.max(1) - 1].map(|rank| architecture.parameters_on(rank, parallel));
+        let most = ends.into_iter().max().unwrap_or_default();
+        Self::of_parameters(most.div_ceil(setting.tensor_parallel.max(1)), setting, parallel)
+    }
+
+    /// The same on a rank of a pipeline, from 0 on: the embedding is on the first, and the head on the last.
+    pub fn on(architecture: &Architecture, setting: &Setting, parallel: &Parallel, rank: u64) -> Self {
+        let parameters = architecture.parameters_on(rank, parallel);
+        Self::of_parameters(parameters.div_ceil(setting.tensor_parallel.max(1)), setting, parallel)
+    }
+
+    fn of_parameters(parameters: u64, setting: &Setting, parallel: &Parallel) -> Self {
         let (element, rest) = match setting.precision {
             Precision::F32 => (4, 8),
             _ => (2, 12),

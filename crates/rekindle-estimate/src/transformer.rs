@@ -36,6 +36,25 @@ pub struct Transformer {
     pub other: u64,
 }
 
+/// Which rank of a pipeline a model's ends are on: what stands before its layers, and what stands behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ends {
+    /// The embedding, positions and what else is read.
+    pub(crate) first: bool,
+    /// The last norm and the head.
+    pub(crate) last: bool,
+}
+
+impl Ends {
+    /// A rank that has all.
+    pub(crate) const BOTH: Self = Self { first: true, last: true };
+
+    /// A rank of so many.
+    pub(crate) fn of(rank: u64, ranks: u64) -> Self {
+        Self { first: rank == 0, last: rank + 1 >= ranks }
+    }
+}
+
 /// Every layer is a stage or six: more of them would take longer to count than anybody waits.
 const MOST_LAYERS: u64 = 10_000;
 
@@ -45,6 +64,12 @@ impl Transformer {
     }
 
     pub(crate) fn parameters(&self) -> u64 {
+        self.parameters_on(Ends::BOTH)
+    }
+
+    /// Those of a rank that has these layers and some of the ends. A head that is the embedding has a copy of it where that is on another
+    /// rank.
+    pub(crate) fn parameters_on(&self, ends: Ends) -> u64 {
         let (h, f, kv) = (self.width, self.hidden, self.key_value_width());
         let bias = u64::from(!self.gated);
         let norm = h.saturating_mul(1 + bias);
@@ -61,14 +86,15 @@ impl Transformer {
             // A convolution of three colours, and a token for the class.
             patch => patch.saturating_mul(patch).saturating_mul(3).saturating_add(2).saturating_mul(h),
         };
-        let head = match (self.tied, self.patch) {
+        let head = match (self.tied && ends.first, self.patch) {
             (true, _) => 0,
             (false, 0) => self.vocabulary.saturating_mul(h),
             (false, _) => self.vocabulary.saturating_mul(h.saturating_add(1)),
         };
-        [words, self.positions.saturating_mul(h), self.layers.saturating_mul(layer), norm, head, self.other]
-            .into_iter()
-            .fold(0, u64::saturating_add)
+        let first =
+            [words, self.positions.saturating_mul(h), self.other].map(|of| if ends.first { of } else { 0 });
+        let last = [norm, head].map(|of| if ends.last { of } else { 0 });
+        first.into_iter().chain(last).fold(self.layers.saturating_mul(layer), u64::saturating_add)
     }
 
     /// Tokens of a step, from words or pixels.
@@ -186,32 +212,37 @@ impl Transformer {
         ]
     }
 
-    pub(crate) fn parts(&self, setting: &Setting) -> Result<Profile, EstimateError> {
+    pub(crate) fn parts(&self, setting: &Setting, ends: Ends) -> Result<Profile, EstimateError> {
         let layer = self.layer(setting);
         let layers = (0..self.layers).flat_map(|index| {
             let named = layer.iter().map(move |part| (index, part));
             named.map(|(index, part)| Part { name: format!("block.{index}.{}", part.name), ..part.clone() })
         });
-        self.profile(setting, layers)
+        self.profile(setting, ends, layers)
     }
 
-    pub(crate) fn blocks(&self, setting: &Setting) -> Result<Profile, EstimateError> {
+    pub(crate) fn blocks(&self, setting: &Setting, ends: Ends) -> Result<Profile, EstimateError> {
         let layer = self.layer(setting);
         let layers = (0..self.layers).map(|index| Part::joined(format!("block.{index}"), &layer));
-        self.profile(setting, layers)
+        self.profile(setting, ends, layers)
     }
 
     fn profile(
         &self,
         setting: &Setting,
+        ends: Ends,
         layers: impl Iterator<Item = Part>,
     ) -> Result<Profile, EstimateError> {
         self.check(setting)?;
         let [embedding, head] = self.ends(setting);
-        let stages = [embedding].into_iter().chain(layers).chain([head]);
+        // What the rank before has made.
+        let stream = embedding.made;
+        let (first, last) = (ends.first.then_some(embedding), ends.last.then_some(head));
+        let stages = first.into_iter().chain(layers).chain(last);
         let tokens = setting.batch.saturating_mul(self.tokens(setting));
         // Numbers of words, or three colours.
         let input = match self.patch {
+            _ if !ends.first => stream,
             0 => tokens.saturating_mul(4),
             _ => setting
                 .batch

@@ -137,6 +137,38 @@ fn numbers_of_a_preset_can_be_changed_where_it_has_them() {
     assert!(Asked::preset("gpt-2").is_none());
 }
 
+/// They were counted on every rank.
+#[test]
+fn the_embedding_is_on_the_first_rank_and_the_head_on_the_last() {
+    let of = |name: &str, pipeline: u64| {
+        let usual = Asked::preset(name).unwrap();
+        Asked { parallel: Parallel { pipeline, ..usual.parallel }, ..usual }
+    };
+    for (name, pipeline, copied) in
+        [("llama-7b", 4, 0), ("llama-7b", 5, 0), ("gpt2", 3, 50_257 * 768), ("gpt2", 1, 0), ("vit-l", 4, 0)]
+    {
+        let asked = of(name, pipeline);
+        let ranks = asked.ranks().unwrap();
+        let all: u64 = ranks.iter().map(|rank| rank.parameters).sum();
+        // A head that is the embedding is a copy of it where that is on another rank.
+        assert_eq!(all, asked.architecture.parameters() + copied, "{name} on {pipeline}");
+        let whole = State::on(&asked.architecture, &asked.setting, &Parallel::default(), 0);
+        let weights: u64 = ranks.iter().map(|rank| rank.state.weights.get()).sum();
+        let element = whole.weights.get() / asked.architecture.parameters();
+        assert_eq!(weights, whole.weights.get() + copied * element, "{name} on {pipeline}");
+    }
+    let ranks = of("llama-7b", 4).ranks().unwrap();
+    // 4,096 by 32,000, and a norm behind the last layer.
+    let embedding = 4_096 * 32_000;
+    assert_eq!(ranks[0].parameters, ranks[1].parameters + embedding);
+    assert_eq!(ranks[1].parameters, ranks[2].parameters);
+    assert_eq!(ranks[3].parameters, ranks[2].parameters + embedding + 4_096);
+    // Logits are kept by the last alone: as many layers, and the others hold more parts of a batch.
+    let kept = |rank: usize| ranks[rank].rows[0].activations_bytes.get() / ranks[rank].in_flight;
+    assert_eq!(kept(1), kept(2));
+    assert!(kept(3) > kept(2), "{} of {}", kept(3), kept(2));
+}
+
 #[test]
 fn what_cannot_be_counted_is_named() {
     let gpt2 = Asked::preset("gpt2").unwrap();

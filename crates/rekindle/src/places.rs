@@ -107,8 +107,9 @@ impl Places {
     }
 
     /// A store of your own, which holds boundaries in memory that counts as the device's, but less of it: `bytes_per_kibibyte` of
-    /// 1,024, at most, and without losing a digit. Plans use it as they use a codec. `make` makes an empty one for each run of a
-    /// region.
+    /// 1,024, at most, and without losing a digit. Plans use it as they use a codec, but ask for a boundary
+    /// ([`Store::prefetch`]) before the backward that goes before the one it is for, wherever the budget has room for both. `make` makes
+    /// an empty one for each run of a region.
     ///
     /// ```
     /// use rekindle::{Bytes, Places};

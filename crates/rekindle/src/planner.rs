@@ -1,5 +1,7 @@
 //! From a model and a budget to a plan.
 
+mod ahead;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use rekindle_plan::{Action, Bytes, Policy, Profile, Request, SolveError};
 use rekindle_run::governor::{Ladder, Rung};
 use rekindle_run::{Measurement, Measuring};
 
+use self::ahead::fetched_ahead;
 use crate::budget::{with_margin, without_bookkeeping};
 use crate::{Budget, Description, Error, Places, Planned, Staged};
 
@@ -236,7 +239,9 @@ impl<'a> Planner<'a> {
             ..Request::default()
         };
         let plan = self.solver.solve(&profile, &request);
-        let mut plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, margin))?;
+        let plan = plan.map_err(|error| too_small(error, self.solver, &profile, budget, margin))?;
+        let mut plan =
+            fetched_ahead(plan, &profile, request.usable_bytes(), |place| self.places.has_other(place));
         plan.budget_bytes = Some(budget);
         self.places.reserve(&profile, &plan)?;
         let planned = Planned::new(description, profile, plan, noise)?.with_places(self.places);

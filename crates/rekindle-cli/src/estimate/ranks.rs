@@ -18,8 +18,19 @@ const STRATEGIES: [&str; 3] = ["none", "full", "optimal-smallest"];
 pub(super) struct ShownRank {
     rank: u64,
     layers: u64,
+    parameters: u64,
     in_flight: u64,
+    #[serde(flatten)]
+    state: ShownState,
     rows: Vec<ShownRow>,
+}
+
+/// What it holds whatever the batch is.
+#[derive(Serialize)]
+struct ShownState {
+    weights_bytes: Bytes,
+    gradients_bytes: Bytes,
+    optimizer_bytes: Bytes,
 }
 
 #[derive(Serialize)]
@@ -30,10 +41,13 @@ struct ShownRow {
 }
 
 impl ShownRank {
-    pub(super) fn new(rank: Rank, state: &State) -> Self {
-        let Rank { rank, layers, in_flight, rows } = rank;
-        let rows = rows.into_iter().map(|row| ShownRow { total_bytes: total(state, &row), row });
-        Self { rank, layers, in_flight, rows: rows.collect() }
+    pub(super) fn new(rank: Rank) -> Self {
+        let Rank { rank, layers, parameters, in_flight, state, rows } = rank;
+        let rows = rows.into_iter().map(|row| ShownRow { total_bytes: total(&state, &row), row });
+        let State { weights, gradients, optimizer } = state;
+        let state =
+            ShownState { weights_bytes: weights, gradients_bytes: gradients, optimizer_bytes: optimizer };
+        Self { rank, layers, parameters, in_flight, state, rows: rows.collect() }
     }
 
     fn total(&self, strategy: &str) -> String {

@@ -45,6 +45,8 @@ pub(super) struct Run<'a, M> {
 pub(super) struct Taken {
     /// The most of activations and gradients in a step.
     peak: Bytes,
+    /// The most while gradients are added up and weights updated, above what lies before the step.
+    update: Bytes,
     /// The most of everything.
     most: Bytes,
     computing: Duration,
@@ -87,8 +89,10 @@ impl<M: Trainable> Run<'_, M> {
         };
         let take = overlap.as_ref().map(Overlap::take);
         let Computed { loss, gradients, computing } = self.gradients(batch, seed, take)?;
-        let took = began.elapsed();
-        let peak = memory::peak().unwrap_or_default().saturating_sub(before);
+        let most = memory::peak().unwrap_or_default();
+        let peak = most.saturating_sub(before);
+        self.taken.most = self.taken.most.max(most);
+        memory::reset_peak();
         self.model = match overlap {
             Some(overlap) => {
                 let sum = overlap.finish(self.optimizer.parallel(), &self.model, &gradients)?;
@@ -97,7 +101,9 @@ impl<M: Trainable> Run<'_, M> {
             }
             None => self.optimizer.step(rate, self.model, gradients, examples)?,
         };
-        self.taken.note(peak, computing, took);
+        let most = memory::peak().unwrap_or_default();
+        // With the sums and the update: there, too, ranks wait for each other.
+        self.taken.note((peak, most.saturating_sub(before), most), computing, began.elapsed());
         // All parts of the last layers have made the same loss.
         let share = vec![
             loss.filter(|_| self.grid.peer == 0).map_or(0.0, |loss| loss / self.grid.shape.replicas as f32),
@@ -211,6 +217,7 @@ impl<M: Trainable> Run<'_, M> {
             peak_bytes: self.taken.peak,
             predicted_bytes,
             budget_bytes,
+            update_bytes: self.taken.update,
             weights_bytes: parameter_bytes(&self.model),
             optimizer_bytes: Bytes::new(2 * self.optimizer.shard_bytes().get()),
             most_bytes: self.taken.most,
@@ -238,9 +245,10 @@ impl<M> Run<'_, M> {
 }
 
 impl Taken {
-    fn note(&mut self, peak: Bytes, computing: Duration, took: Duration) {
+    fn note(&mut self, (peak, update, most): (Bytes, Bytes, Bytes), computing: Duration, took: Duration) {
         self.peak = self.peak.max(peak);
-        self.most = self.most.max(memory::peak().unwrap_or_default());
+        self.update = self.update.max(update);
+        self.most = self.most.max(most);
         self.computing += computing;
         self.all += took;
     }

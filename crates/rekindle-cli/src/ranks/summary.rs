@@ -28,6 +28,8 @@ pub(super) struct RankSummary {
     pub(super) predicted_bytes: Option<Bytes>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) budget_bytes: Option<Bytes>,
+    /// What a step took at its most behind the backward, while gradients were added up and weights updated. That is no part of a budget.
+    pub(super) update_bytes: Bytes,
     pub(super) weights_bytes: Bytes,
     /// This rank's part of what the optimizer knows.
     pub(super) optimizer_bytes: Bytes,
@@ -137,8 +139,10 @@ impl Summary {
             _ => "gradients are added up as MPI does: rounded otherwise than in one process",
         };
         let waited = match self.tensor_parallel {
-            1 => "for other ranks",
-            _ => "for other ranks, but for sums over parts of layers, which are in the time of their stages",
+            1 => "for other ranks, sums and update included",
+            _ => {
+                "for other ranks, sums and update included, but for sums over parts of layers, which are in the time of their stages"
+            }
         };
         report::show(&format!("peak: activations and gradients of a step; waited: {waited}\n{sums}"))
     }

@@ -72,6 +72,7 @@ pub(crate) const CASES: &[Case] = &[
     well("each_rank_keeps_its_part_of_a_boundary_to_the_byte", partitioned::to_the_byte),
     well("partitioned_checkpoints_save_memory_and_change_no_bit", partitioned::saves_memory),
     well("the_planner_partitions_where_that_is_needed", partitioned::planned),
+    well("a_boundary_in_parts_is_on_its_way_while_the_stage_behind_it_goes_back", partitioned::ahead),
     well("a_model_in_parts_is_one_process_bit_for_bit", split::one_process),
     well("a_model_in_parts_has_the_same_gradients_under_every_plan", split::every_plan),
     well("a_model_in_parts_with_native_sums_is_close", split::native),

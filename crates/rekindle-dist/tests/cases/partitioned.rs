@@ -6,7 +6,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::Tensor;
 use rekindle::{Budget, Measuring, Places, Planned, Planner, Region, Rule, Staged, Under, memory};
 use rekindle_dist::{Collective, Layout, Mpi, Partitioned, agree_on_plan, share_plan};
-use rekindle_plan::{Action, Boundary, Bytes, Codec, Plan, Status};
+use rekindle_plan::{Action, Boundary, Bytes, Codec, Plan, Profile, Status};
 use rekindle_run::{PackedTensor, Parcel, Store};
 
 use super::model::{Block, WIDTH, blocks, examples, region};
@@ -110,6 +110,47 @@ pub(crate) fn planned(world: &Mpi) {
         |action: &Action| matches!(action, Action::Compress { codec, .. } if codec.as_str() == "partition");
     assert!(planned.plan().actions.iter().any(uses), "the smallest budget cannot do without");
     assert!(step(&net, &batch, (&planned).into()).0 == expected, "bit for bit");
+}
+
+/// What is put together again is on its way while the stage behind it goes back, and the budget holds.
+pub(crate) fn ahead(world: &Mpi) {
+    let (net, batch) = (Net(blocks(STAGES)), examples(4_001, 3));
+    let places = Partitioned::place(Places::new(), group(world));
+    step(&net, &batch, Rule::EVERY_ONE.into());
+    let (expected, _) = step(&net, &batch, Rule::EVERY_ONE.into());
+    let found = rekindle::measure(
+        &net,
+        &batch,
+        Measuring { runs: 1, options: false, ..Measuring::default() },
+        &mut |_, _| {},
+    )
+    .unwrap();
+    let noise = found.noise();
+    let own = found.into_profile("net", "flex").unwrap().to_json();
+    let first = world.broadcast(0, own.into_bytes()).unwrap();
+    let profile = Profile::from_json(&String::from_utf8(first).unwrap()).unwrap();
+    let plan = |budget: Budget| {
+        let planner = Planner::new(budget).profile(profile.clone(), noise).places(places.clone());
+        share_plan(world, &planner.plan(&net, &batch).unwrap(), places.clone()).unwrap()
+    };
+    let smallest = plan(Budget::smallest()).budget_bytes().unwrap().get();
+    let mut early = 0;
+    for percent in [120, 160] {
+        let budget = Bytes::new(smallest * percent / 100);
+        let planned = plan(Budget::bytes(budget));
+        let actions = &planned.plan().actions;
+        early += actions
+            .windows(2)
+            .filter(|two| {
+                matches!(&two[0], Action::Fetch { place, .. } if place.as_str() == Partitioned::NAME)
+                    && matches!(two[1], Action::Backward { .. })
+            })
+            .count();
+        let (gradients, peak) = step(&net, &batch, (&planned).into());
+        assert!(gradients == expected, "{percent}%: bit for bit");
+        assert!(peak <= budget.get(), "{percent}%: {peak} of {budget}");
+    }
+    assert!(early > 0, "a boundary is fetched before the backward before the one it is for");
 }
 
 pub(crate) fn to_the_byte(world: &Mpi) {
