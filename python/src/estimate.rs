@@ -22,9 +22,9 @@ use crate::values;
 /// Attributes
 /// ----------
 /// strategy : str
-///     ``none`` keeps every tape; ``selective`` runs attention again; ``full`` keeps the input of every layer;
-///     ``every-K`` that of every K-th; ``optimal-N%`` is the least work within N% of none, ``optimal-full`` within what
-///     full takes, ``optimal-smallest`` within the least there is.
+///     ``none`` keeps every tape; ``selective`` runs attention again, or what is cheapest where that keeps no
+///     scores; ``full`` keeps the input of every layer; ``every-K`` that of every K-th; ``optimal-N%`` is the least
+///     work within N% of none, ``optimal-full`` within what full takes, ``optimal-smallest`` within the least there is.
 /// activations_bytes : int
 ///     What is kept between forward and backward.
 /// workspace_bytes : int

@@ -176,8 +176,8 @@ fn show(
     }
     report::show(&format!("\n{}", bars::picture(state, &estimate.rows, room)))?;
     report::show(
-        "\nnone keeps every tape; selective runs attention again; full keeps the input of every layer; optimal-N% is the least \
-         work within N% of none, optimal-full within what full takes",
+        "\nnone keeps every tape; selective runs attention again, or what is cheapest where that keeps no scores; full keeps the \
+         input of every layer; optimal-N% is the least work within N% of none, optimal-full within what full takes",
     )?;
     for rule in &estimate.rules_of_thumb {
         report::show(&format!("\n{rule}"))?;
