@@ -311,7 +311,8 @@ fn what_the_allocator_keeps_of_freed_memory_is_told() {
         assert!(meanwhile < before + 8 * MIB, "what is in use is not kept: {meanwhile} after {before}");
         drop(blocks);
         let kept = memory::kept().unwrap().get();
-        assert!(kept > before + 40 * MIB, "{kept} after {before}");
+        // Of those the blocks may have been, if other tests had freed enough before.
+        assert!(kept > meanwhile + 40 * MIB, "{kept} after {meanwhile}");
         // A block this large goes back to the system at once.
         drop(vec![1u8; 64 * MIB as usize]);
         let after = memory::kept().unwrap().get();
