@@ -220,7 +220,8 @@ fn a_report_counts_what_the_recipe_takes() {
         hint.split_whitespace().next().unwrap().parse::<u64>().unwrap()
     };
     let (named, trained) = (smallest("report"), smallest("train"));
-    assert!(named.abs_diff(trained) < trained / 20, "{named} {trained}");
+    // What is named is in steps of 64 KiB.
+    assert!(named.abs_diff(trained) <= trained / 20 + (64 << 10), "{named} {trained}");
     let html = reported(&["--budget", &named.to_string()]);
     assert!(!html.contains("The measured peak is above the budget"), "{html}");
 }
