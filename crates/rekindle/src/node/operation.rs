@@ -172,9 +172,11 @@ fn noted<B: GraphBackend>(tensor: Tracked<B>) -> Tracked<B> {
     tensor
 }
 
-/// `NaN`s, so that whoever reads them notices.
+/// `NaN`s, so that whoever reads them notices: one, seen as many, as nobody is to write them either.
 pub(crate) fn unmade<B: GraphBackend>(shape: impl Into<Shape>, like: &FloatTensor<B>) -> FloatTensor<B> {
-    B::float_full(shape.into(), f32::NAN.into(), &like.device(), like.dtype().into())
+    let shape = shape.into();
+    let one = Shape::from(vec![1; shape.num_dims()]);
+    B::float_expand(B::float_full(one, f32::NAN.into(), &like.device(), like.dtype().into()), shape)
 }
 
 /// The tensors alone: whoever is the only owner may write over them.
