@@ -128,6 +128,16 @@ fn time_of(step: Nanos, once: Nanos, cut: Cut) -> f64 {
     step.ratio(once) + if cut == Cut::Parts { WORTH_CUTTING } else { 0.0 }
 }
 
+/// Whether stages can be kept in part. What is left between such plans and those of a finer cut is less than what the finer cut
+/// [has to save](WORTH_CUTTING); to measure it would take as long as to measure all of this one. It has more boundaries to move
+/// elsewhere, and needs less at its smallest.
+fn has_parts(profile: &Profile) -> bool {
+    profile.stages().iter().flat_map(|stage| &stage.options).any(|option| option.name.as_str() == AGAIN)
+}
+
+/// The option under which a stage's tape is without what the stage [marks](rekindle::again).
+const AGAIN: &str = "again";
+
 /// Makes a strategy ready, measuring the model when a plan is asked for and `known` says nothing yet.
 ///
 /// Of several cuts the one whose plan is the faster is taken, and parts of blocks only if they are [worth it](WORTH_CUTTING).
@@ -174,21 +184,19 @@ pub(crate) fn ready<M: Trainable>(
     let asked = target.budget(planning.plain).map_err(refused)?.holding(planning.held);
     let mut budget = asked;
     let start = Instant::now();
-    if kept.is_none() {
-        for cut in cuts.iter().copied() {
-            if known.of(cut).is_none() {
-                *known.of(cut) = Some(measure(cut.of(model), batch, Measuring::steady())?);
-            }
-        }
-        // Cuts are compared at the same bytes: where a part of plain's peak is asked for, that of the first one's.
-        let first = cuts.first().and_then(|cut| known.of(*cut).as_ref());
-        if let (false, Some(first)) = (target.is_smallest(), first) {
-            budget = Budget::bytes(budget.resolve(&first.profile, planning.margin.0).map_err(refused)?);
-        }
-    }
     let mut best: Option<(Planned, Cut)> = None;
     let mut failure = None;
     for cut in cuts.iter().copied() {
+        if kept.is_none() {
+            let known = known.of(cut);
+            if known.is_none() {
+                *known = Some(measure(cut.of(model), batch, Measuring::steady())?);
+            }
+            // Cuts are compared at the same bytes: where a part of plain's peak is asked for, that of the first one's.
+            if let (false, true, Some(known)) = (target.is_smallest(), budget == asked, known) {
+                budget = Budget::bytes(budget.resolve(&known.profile, planning.margin.0).map_err(refused)?);
+            }
+        }
         match plan(budget, cut.of(model), batch, known.of(cut).as_ref(), planning) {
             Ok(planned) => {
                 let cost = |planned: &Planned, cut: Cut| cost_of(planned, cut, target.is_smallest());
@@ -203,6 +211,10 @@ pub(crate) fn ready<M: Trainable>(
                 }
             }
             Err(other) => return Err(other),
+        }
+        let is_found = best.as_ref().is_some_and(|(planned, _)| has_parts(planned.profile()));
+        if is_found && !target.is_smallest() && planning.places.is_empty() {
+            break;
         }
     }
     if let Some((planned, cut)) = &mut best

@@ -180,7 +180,10 @@ fn show(profile: &Profile, noise: Option<&Noise>, model: &str, how: &str) -> Res
     };
     let rows = kinds(profile.stages()).into_iter().map(|(first, count)| {
         let stage = &profile.stages()[first];
-        let option = stage.options.first().map(|option| option.tape_bytes.to_string());
+        let under = |name: &str| {
+            let option = stage.options.iter().find(|option| option.name.as_str() == name);
+            option.map_or_else(|| "-".to_owned(), |option| option.tape_bytes.to_string())
+        };
         [
             stage.name.clone(),
             count.to_string(),
@@ -189,7 +192,8 @@ fn show(profile: &Profile, noise: Option<&Noise>, model: &str, how: &str) -> Res
             apart(first),
             stage.output_bytes.to_string(),
             stage.tape_bytes.to_string(),
-            option.unwrap_or_default(),
+            under("balanced"),
+            under("again"),
             stage.forward_extra_bytes.to_string(),
             stage.backward_extra_bytes.to_string(),
             stage.parameter_gradient_bytes.to_string(),
@@ -204,6 +208,7 @@ fn show(profile: &Profile, noise: Option<&Noise>, model: &str, how: &str) -> Res
         "output",
         "tape",
         "balanced",
+        "again",
         "forward's",
         "backward's",
         "gradients",

@@ -11,7 +11,7 @@ use burn::tensor::{Bool, Device, Tensor};
 use rekindle::activation::{gelu, gelu_tanh, swiglu};
 use rekindle::nn::Rotary;
 use rekindle::peers::{self, Peers};
-use rekindle::{Attention as Attend, Boundary, Error, Region, tail};
+use rekindle::{Attention as Attend, Boundary, Error, Region, again, tail};
 
 use crate::layers::{Drop, Layers, Linear, Norm};
 use crate::shape::{Activation, Norms, Positions};
@@ -98,9 +98,10 @@ impl GptBlock {
     /// # Errors
     /// When attention cannot run.
     pub fn forward(&self, x: Tensor<3>, mask: Option<Tensor<3, Bool>>) -> Result<Tensor<3>, Error> {
-        let projected = self.projection.forward(x)?;
+        // Queries, keys, values and what the perceptron makes of its input are most of a tape, and a third of the work.
+        let projected = again(|| self.projection.forward(x))?;
         let x = self.output.forward(self.attention.forward(projected, mask)?)?;
-        let x = self.activation.forward(self.up.forward(x));
+        let x = self.activation.forward(again(|| self.up.forward(x)));
         // The backward of the last layer does not ask for what it makes.
         tail(|| self.down.forward(x))
     }

@@ -18,7 +18,7 @@ pub trait Measurable: Engine {
     /// A number that is the same for stages that take the same time and memory: the same code and sizes, on such an input.
     fn kind(&self, stage: Stage, input: &Self::Boundary) -> u64;
 
-    /// The other ways to keep a stage's tape.
+    /// The other ways to keep a stage's tape. The stage has run by then.
     fn options(&self, stage: Stage) -> Vec<Name>;
 
     /// The gradients of parameters that a stage's backward is the first to make: not those that a later stage shares.
@@ -223,12 +223,12 @@ fn measure_stage<E: Measurable>(
     input: &E::Boundary,
     measuring: Measuring,
 ) -> Result<Kind<E::Boundary>, E::Error> {
-    let names = if measuring.options { engine.options(stage) } else { Vec::new() };
     let mut free = Runs::default();
     let mut own = TapedRuns::default();
-    let mut others: Vec<TapedRuns> = names.iter().map(|_| TapedRuns::default()).collect();
     let (mut output, taken) = watch(engine, |engine| engine.forward(stage, input.clone()))?;
     free.note(Run { warms_up: true, is_timed: true }, taken);
+    let names = if measuring.options { engine.options(stage) } else { Vec::new() };
+    let mut others: Vec<TapedRuns> = names.iter().map(|_| TapedRuns::default()).collect();
     engine.tape_unread(stage, None, input.clone())?;
     let leaves_out = engine.left_out();
     let mut unread = Runs::default();

@@ -61,19 +61,19 @@ impl TapeTensor {
 pub(crate) fn tape_of(
     stage: &dyn crate::stage::AnyStage,
     input: &crate::boundary::Parts,
-    strategy: crate::node::TapeStrategy,
+    keeping: crate::node::Keeping,
 ) -> Option<Vec<TapeTensor>> {
     // Not while it is borrowed: the stage may have regions of its own.
     LISTING
         .with_borrow(Option::is_some)
-        .then(|| without_listing(|| crate::traced::tape_of(stage, input, strategy)))?
+        .then(|| without_listing(|| crate::traced::tape_of(stage, input, keeping)))?
 }
 
 #[cfg(not(feature = "capture"))]
 pub(crate) fn tape_of(
     _: &dyn crate::stage::AnyStage,
     _: &crate::boundary::Parts,
-    _: crate::node::TapeStrategy,
+    _: crate::node::Keeping,
 ) -> Option<Vec<TapeTensor>> {
     None
 }

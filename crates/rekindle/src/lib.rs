@@ -42,6 +42,7 @@
 //! - [`Policy`], [`Planner::plan_policy`]: by the names of stages, what is kept, recomputed, moved or shrunk.
 //! - [`derive@Stages`]: the same by attributes on the fields of a module.
 //! - [`tail`]: the end of a stage that a recomputation can do without.
+//! - [`again`]: what a stage has to offer where its tape is to be small, so that it is kept in part.
 //! - [`Places`]: disk, host memory and codecs for plans to use.
 //! - [`backward`]: a backward pass that returns errors; [`backward_handing_over`] gives gradients away as soon as they are made.
 //! - [`seed`], [`without_checkpointing`]: runs that can be compared.
@@ -72,6 +73,7 @@
 extern crate self as rekindle;
 
 pub mod activation;
+mod again;
 mod attention;
 mod backward;
 mod boundary;
@@ -109,6 +111,7 @@ mod traced;
 pub mod training;
 mod values;
 
+pub use again::again;
 pub use attention::Attention;
 pub use backward::backward;
 pub use boundary::{Boundary, Parts, PartsReader};

@@ -40,21 +40,44 @@ pub(crate) use elements::{Strided, elements, made, rewrite, rewrite_from, stride
 pub(crate) use graph::{Join, Start, join, node, token};
 pub(crate) use operation::{Found, Operation, apply, apply_one, unmade};
 pub(crate) use reseed::reseed_after_backward;
-pub(crate) use run::{Job, Setup, in_order, measure, parameter_nodes, run, start_from};
+pub(crate) use run::{Job, Setup, anchored, in_order, measure, parameter_nodes, run, start_from};
 pub use sweep::sweep;
 pub(crate) use sweep::{leaving_nodes, nodes_made, sweep_when};
 pub(crate) use tensor::AnyTensor;
 pub(crate) use widened::{apply_widened, converted, is_narrow, widened};
 
-/// The one way to keep a tape beside the whole of it.
+/// What Burn's strategy of that name keeps.
 pub(crate) const BALANCED: &str = "balanced";
+/// Less by what stages [mark](crate::again).
+pub(crate) const AGAIN: &str = "again";
 
-/// The strategy that keeps a tape under an option, where the user's graph has its `own`. `None` for an option that there is not.
-pub(crate) fn strategy_of(option: Option<&Name>, own: TapeStrategy) -> Option<TapeStrategy> {
-    match option.map(Name::as_str) {
-        None => Some(own),
-        Some(BALANCED) => Some(TapeStrategy::Balanced),
-        Some(_) => None,
+/// The ways to keep a tape beside the whole of it.
+pub(crate) fn options() -> Vec<Name> {
+    [BALANCED, AGAIN].iter().filter_map(|option| option.parse().ok()).collect()
+}
+
+/// A way to keep a tape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Keeping {
+    pub(crate) strategy: TapeStrategy,
+    /// What the stage marks is run again.
+    pub(crate) again: bool,
+}
+
+impl Keeping {
+    /// The tape that Burn keeps under a strategy.
+    pub(crate) const fn under(strategy: TapeStrategy) -> Self {
+        Self { strategy, again: false }
+    }
+
+    /// The tape under an option, where the user's graph has its `own` strategy. `None` for an option that there is not.
+    pub(crate) fn of(option: Option<&Name>, own: TapeStrategy) -> Option<Self> {
+        match option.map(Name::as_str) {
+            None => Some(Self::under(own)),
+            Some(BALANCED) => Some(Self::under(TapeStrategy::Balanced)),
+            Some(AGAIN) => Some(Self { strategy: TapeStrategy::Balanced, again: true }),
+            Some(_) => None,
+        }
     }
 }
 

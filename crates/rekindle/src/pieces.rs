@@ -13,10 +13,10 @@ use rekindle_plan::{Bytes, Name, Piece, Schedule};
 use crate::boundary::Parts;
 use crate::checks::Checks;
 use crate::kept::{self, KeptRow};
-use crate::node::{self, Job, Setup, TapeStrategy};
+use crate::node::{self, Job, Keeping, Setup, TapeStrategy};
 use crate::seeds::Draws;
 use crate::stage::{AnyStage, Mode, Parameters};
-use crate::{Error, seeds, tail};
+use crate::{Error, again, seeds, tail};
 
 /// What Burn keeps for a node until the whole graph's backward is through. In a graph of the stage's own it goes with the
 /// stage, and that is what profiles say.
@@ -100,22 +100,15 @@ impl InPieces {
         let ids = node::parameter_nodes(&self.stages, &self.parameters, input)?;
         // Where something is wrong with a stage, its node says what.
         let fits = |index: usize, option: Option<&Name>| {
-            let strategy = node::strategy_of(option, self.strategy);
-            let can_be_kept = |strategy| self.stages[index].can_be_kept(strategy, self.strategy);
-            ids[index].is_some() && strategy.is_some_and(can_be_kept)
+            let keeping = Keeping::of(option, self.strategy);
+            let can_be_kept = |keeping: Keeping| self.stages[index].can_be_kept(keeping.strategy, self.strategy);
+            ids[index].is_some() && keeping.is_some_and(can_be_kept)
         };
         let without = |shared: &HashSet<_>| {
-            let mut behind_balanced = None;
             schedule.pieces(|stage, option| {
                 let index = stage.index();
-                // What lies between two balanced tapes of one graph would not be kept, but run again.
-                let apart = option.is_none() || behind_balanced != Some(index);
                 let shares = ids[index].iter().flatten().any(|id| shared.contains(id));
-                let may = apart && !shares && fits(index, option);
-                if may && option.is_some() {
-                    behind_balanced = Some(index + 1);
-                }
-                may
+                !shares && fits(index, option)
             })
         };
         // What several stages use is added up in Burn's order only where all of them, or none, are on the user's graph.
@@ -149,19 +142,20 @@ impl Running {
     /// Runs the next stage on the user's graph. Gives how many nodes that made.
     fn plain(&mut self, option: Option<&Name>) -> Result<u64, Error> {
         let (Some(stage), Some(_)) = (self.stages.next(), self.parameters.next()) else { return Ok(0) };
-        let strategy = node::strategy_of(option, self.strategy).unwrap_or(self.strategy);
+        let keeping = Keeping::of(option, self.strategy).unwrap_or(Keeping::under(self.strategy));
         let number = self.done + 1;
         let mut draws = self.draws.take(1);
         let device = &self.device;
-        let mut call = |mode: Mode, strategy: TapeStrategy, input: Parts| {
+        let mut call = |mode: Mode, keeping: Keeping, input: Parts| {
             // Whoever is around reads what it makes.
-            let run = || tail::run(false, || stage.run(mode, strategy, input)).0;
+            let run = || tail::run(false, || stage.run(mode, keeping.strategy, input)).0;
+            let run = || again::run(keeping.again, run).0;
             draws.run(device, 0, run).map(|ran| ran.output)
         };
         if stage.is_due() {
             // Here its gradient would not be lost; under the next plan it would.
             let input = self.boundary.detached();
-            let probed = node::leaving_nodes(|| call(Mode::Probe, self.strategy, input))?;
+            let probed = node::leaving_nodes(|| call(Mode::Probe, Keeping::under(self.strategy), input))?;
             if probed.is_tracked() {
                 return Err(Error::TrackedCapture { stage: number, name: stage.name().to_owned() });
             }
@@ -170,11 +164,14 @@ impl Running {
             node::sweep_when(64);
         }
         stage.count_run();
-        let tape = kept::tape_of(stage.as_ref(), &self.boundary, strategy);
+        let tape = kept::tape_of(stage.as_ref(), &self.boundary, keeping);
         let before = node::nodes_made();
         let input = std::mem::take(&mut self.boundary);
-        self.boundary = call(Mode::Kept, strategy, input)?;
+        self.boundary = call(Mode::Kept, keeping, input)?;
         self.boundary.set_strategy(self.strategy);
+        if keeping.strategy != self.strategy {
+            self.boundary = node::anchored(std::mem::take(&mut self.boundary))?;
+        }
         self.draws.go_on_from(draws.stopped());
         self.done = number;
         kept::note(|| vec![KeptRow::tape(stage.name(), number, tape)]);

@@ -471,7 +471,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
         Description {
             device: device.map_or_else(|| "none".to_owned(), |device| device_name(&device)),
             input: tensors(input),
-            options: vec![node::BALANCED.to_owned()],
+            options: node::options().iter().map(ToString::to_string).collect(),
             stages: stages.collect(),
         }
     }
@@ -604,7 +604,6 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
 
     /// The region as far as it is known without measuring it.
     fn structure(&self) -> Result<Profile, Error> {
-        let options = node::BALANCED.parse::<Name>().into_iter().collect::<Vec<_>>();
         let names = self.stages.iter().map(|stage| stage.name().to_owned());
         let tiers = self.host.zip("host".parse().ok()).map(|(capacity_bytes, name)| Tier {
             name,
@@ -612,7 +611,7 @@ impl<I: Boundary, O: Boundary> Region<I, O> {
             write_bytes_per_second: u64::MAX,
             read_bytes_per_second: u64::MAX,
         });
-        Profile::unmeasured(names, &options)
+        Profile::unmeasured(names, &node::options())
             .and_then(|profile| profile.with_places(tiers.into_iter().collect(), Vec::new()))
             .map_err(|error| Error::Run { reason: error.to_string() })
     }

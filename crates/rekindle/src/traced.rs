@@ -7,13 +7,12 @@ use std::fmt;
 use burn::tensor::Device;
 use rekindle_plan::{Bytes, Nanos, Profile, StageProfile, TapeOption};
 
-use crate::Error;
 use crate::boundary::{Boundary, Parts};
 use crate::kept::TapeTensor;
-use crate::node::{TapeStrategy, leaving_nodes, sweep_when};
+use crate::node::{self, Keeping, TapeStrategy, leaving_nodes, sweep_when};
 use crate::region::Region;
 use crate::stage::AnyStage;
-use crate::tail;
+use crate::{Error, tail};
 
 mod capture;
 mod cost;
@@ -124,12 +123,12 @@ where
 pub(crate) fn tape_of(
     stage: &dyn AnyStage,
     input: &Parts,
-    strategy: TapeStrategy,
+    keeping: Keeping,
 ) -> Option<Vec<TapeTensor>> {
     let input = Outline::of(input);
     leaving_nodes(|| {
         let free = capture::record(stage, &input, Run::Free).ok()?;
-        let taped = capture::record(stage, &input, Run::Taped(strategy)).ok()?;
+        let taped = capture::record(stage, &input, Run::Taped(keeping)).ok()?;
         Some(tape::tensors(&taped.recording, &free.recording))
     })
 }
@@ -183,14 +182,14 @@ impl Traced {
 /// A table, with neighbours that are alike in one row.
 impl fmt::Display for Traced {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let row = |formatter: &mut fmt::Formatter<'_>, cells: [String; 9]| {
+        let row = |formatter: &mut fmt::Formatter<'_>, cells: [String; 10]| {
             let [name, rest @ ..] = cells;
             write!(formatter, "{name:<20}")?;
             rest.iter().try_for_each(|cell| write!(formatter, " {cell:>12}"))?;
             writeln!(formatter)
         };
         let heads =
-            ["stage", "parameters", "output", "tape", "balanced", "forward", "backward", "TFLOP", "moved"];
+            ["stage", "parameters", "output", "tape", "balanced", "again", "forward", "backward", "TFLOP", "moved"];
         row(formatter, heads.map(str::to_owned))?;
         let rows: Vec<_> = self.stages.iter().zip(self.profile.stages()).collect();
         let alike = |a: &(&TracedStage, &StageProfile), b: &(&TracedStage, &StageProfile)| {
@@ -208,8 +207,10 @@ impl fmt::Display for Traced {
                 [one] => one.0.name.clone(),
                 _ => format!("{} and {} like it", work.name, group.len() - 1),
             };
-            let balanced =
-                sizes.options.first().map_or_else(String::new, |option| option.tape_bytes.to_string());
+            let under = |name: &str| {
+                let option = sizes.options.iter().find(|option| option.name.as_str() == name);
+                option.map_or_else(|| "-".to_owned(), |option| option.tape_bytes.to_string())
+            };
             let flops = work.forward.flops.saturating_add(work.backward.flops) as f64 / 1e12;
             let moved: Bytes = [work.forward.moved_bytes, work.backward.moved_bytes].into_iter().sum();
             row(
@@ -219,7 +220,8 @@ impl fmt::Display for Traced {
                     work.parameter_bytes.to_string(),
                     sizes.output_bytes.to_string(),
                     sizes.tape_bytes.to_string(),
-                    balanced,
+                    under(node::BALANCED),
+                    under(node::AGAIN),
                     sizes.forward_ns.to_string(),
                     sizes.backward_ns.to_string(),
                     format!("{flops:.3}"),
@@ -300,7 +302,8 @@ fn profiled(
     free: &Recorded,
     device: &DeviceModel,
 ) -> Result<(StageProfile, TracedStage, Outline), Error> {
-    let plain = capture::record(stage, input, Run::Taped(TapeStrategy::Disabled))?;
+    let whole = Run::Taped(Keeping::under(TapeStrategy::Disabled));
+    let plain = capture::record(stage, input, whole)?;
     let bytes = tape::taped(&plain.recording, &free.recording);
     let output_bytes = plain.output.bytes();
     let with_nodes = |tape: u64, run: &Recorded, bytes_per_op: u64| {
@@ -313,22 +316,24 @@ fn profiled(
         (cost::time(forward, device), cost::time(backward, device))
     };
     let (forward_ns, backward_ns) = times(&plain.recording);
-    let (unread, left_out) =
-        tail::run(true, || capture::record(stage, input, Run::Taped(TapeStrategy::Disabled)));
+    let (unread, left_out) = tail::run(true, || capture::record(stage, input, whole));
     let unread_ns = match left_out.operations {
         0 => Nanos::ZERO,
         _ => forward_ns.saturating_sub(times(&unread?.recording).0),
     };
     let backward_extra = bytes.backward_extra;
     let mut options = Vec::new();
-    // An operation that Burn cannot recompute is no reason to refuse the stage.
-    let can_be = stage.can_be_taped(TapeStrategy::Balanced, TapeStrategy::Disabled);
-    let balanced =
-        can_be.then(|| capture::record(stage, input, Run::Taped(TapeStrategy::Balanced)).ok()).flatten();
-    if let Some((balanced, name)) = balanced.zip("balanced".parse().ok()) {
-        let bytes = tape::taped(&balanced.recording, &free.recording);
-        let (forward_ns, backward_ns): (Nanos, Nanos) = times(&balanced.recording);
-        let own = with_nodes(bytes.tape, &balanced, device.tape_nodes.balanced_bytes_per_op);
+    for name in node::options() {
+        let Some(keeping) = Keeping::of(Some(&name), TapeStrategy::Disabled) else { continue };
+        let can_be = stage.can_be_taped(keeping.strategy, TapeStrategy::Disabled);
+        if !can_be || (keeping.again && !plain.marks) {
+            continue;
+        }
+        // An operation that Burn cannot recompute is no reason to refuse the stage.
+        let Ok(kept) = capture::record(stage, input, Run::Taped(keeping)) else { continue };
+        let bytes = tape::taped(&kept.recording, &free.recording);
+        let (forward_ns, backward_ns): (Nanos, Nanos) = times(&kept.recording);
+        let own = with_nodes(bytes.tape, &kept, device.tape_nodes.balanced_bytes_per_op);
         let tape_bytes = Bytes::new(own.saturating_add(passed).max(output_bytes));
         let backward_extra_bytes = Some(Bytes::new(bytes.backward_extra));
         options.push(TapeOption { name, tape_bytes, forward_ns, backward_ns, backward_extra_bytes });

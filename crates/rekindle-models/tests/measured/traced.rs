@@ -181,12 +181,12 @@ fn compare_stages<S: Staged>(what: &str, model: &S, batch: &S::Batch) {
         let gradients = [traced, measured].map(|stage| stage.parameter_gradient_bytes);
         assert_eq!(gradients[0], gradients[1], "{what}, {}", traced.name);
         assert_eq!(traced.options.len(), measured.options.len());
-        let balanced = traced.options.iter().zip(&measured.options).map(|(own, expected)| {
+        let options = traced.options.iter().zip(&measured.options).map(|(own, expected)| {
             assert_eq!(own.name, expected.name);
-            ("balanced", own.tape_bytes, expected.tape_bytes)
+            (own.name.as_str(), own.tape_bytes, expected.tape_bytes)
         });
         for (tape, own, expected) in
-            [("own", traced.tape_bytes, measured.tape_bytes)].into_iter().chain(balanced)
+            [("own", traced.tape_bytes, measured.tape_bytes)].into_iter().chain(options)
         {
             let [own, expected] = [own, expected].map(Bytes::get);
             let name = &traced.name;
@@ -212,7 +212,9 @@ fn the_tapes_of_parts_of_blocks_are_within_a_tenth_of_what_they_take() {
             let gpt = GptConfig::new(256, 128, 4, 2, length).with_dropout(0.1).init(&device).unwrap();
             initialise(&gpt);
             let tokens = Tensor::<2, Int>::zeros([batch, length], &device);
-            compare_parts("gpt", &gpt, &GptBatch { tokens: tokens.clone(), targets: tokens });
+            let batch = GptBatch { tokens: tokens.clone(), targets: tokens };
+            compare_stages("gpt in blocks", &gpt, &batch);
+            compare_parts("gpt", &gpt, &batch);
         }
         let vit = VitConfig::new(64, 8, 128, 4, 2, 10).init(&device).unwrap();
         initialise(&vit);

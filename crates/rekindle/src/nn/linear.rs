@@ -145,6 +145,7 @@ impl pulp::NullaryFnOnce for ColumnSums<'_> {
 impl Operation<3> for Linear {
     const READS: [bool; 3] = [true, true, false];
     const CHEAP: bool = false;
+    const AGAIN: bool = true;
 
     fn forward<B: GraphBackend>(self, [input, weight, bias]: [FloatTensor<B>; 3]) -> FloatTensor<B> {
         forward::<B>(input, weight, Some(bias))
@@ -163,6 +164,7 @@ impl Operation<3> for Linear {
 impl Operation<2> for Linear {
     const READS: [bool; 2] = [true, true];
     const CHEAP: bool = false;
+    const AGAIN: bool = true;
 
     fn forward<B: GraphBackend>(self, [input, weight]: [FloatTensor<B>; 2]) -> FloatTensor<B> {
         forward::<B>(input, weight, None)

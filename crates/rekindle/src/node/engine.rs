@@ -20,12 +20,12 @@ use super::graph::{Guarded, Join, Strays, join, node, token};
 use super::sweep::{leaving_nodes, sweep_when, swept};
 use super::tensor::{AnyTensor, describe, size_of};
 use super::travel::Travel;
-use super::{GraphBackend, TapeStrategy, Tracked, strategy_of};
+use super::{GraphBackend, Keeping, TapeStrategy, Tracked};
 use crate::boundary::Parts;
 use crate::checks::{Checks, Observation, Record};
 use crate::kept::{self, TapeTensor};
 use crate::stage::{AnyStage, Mode};
-use crate::{Error, hand_over, memory, seeds, stalled, tail};
+use crate::{Error, again, hand_over, memory, seeds, stalled, tail};
 
 /// Carries a gradient out of a nested graph.
 type Port<B> = Arc<Mutex<Option<FloatTensor<B>>>>;
@@ -114,6 +114,8 @@ pub(super) struct BurnEngine<B: GraphBackend> {
     pub(super) ran: Vec<bool>,
     /// Whether the last run left operations out.
     pub(super) left_out: bool,
+    /// Of each stage, whether its last run marked something that can be run again.
+    pub(super) marks: Vec<bool>,
     /// Who looks for the peak of the device's pool, while stages are measured.
     pub(super) pool: Option<memory::PoolWatch>,
     /// Where the next tape stands in a row.
@@ -148,7 +150,7 @@ impl<B: GraphBackend> BurnEngine<B> {
 
     /// Runs a stage under its seed.
     fn run(&mut self, stage: Stage, mode: Mode, input: Parts) -> Result<crate::stage::Ran, Error> {
-        self.run_for(stage, mode, input, Readers::Some)
+        self.run_for(stage, mode, input, Readers::Some, false)
     }
 
     fn run_for(
@@ -157,6 +159,7 @@ impl<B: GraphBackend> BurnEngine<B> {
         mode: Mode,
         input: Parts,
         readers: Readers,
+        again: bool,
     ) -> Result<crate::stage::Ran, Error> {
         let number = self.number(stage);
         let ran = &self.stages[stage.index()];
@@ -171,8 +174,10 @@ impl<B: GraphBackend> BurnEngine<B> {
             Mode::Free { .. } | Mode::Probe => leaving_nodes(run),
             _ => run(),
         };
-        let (made, left_out) =
+        let run = || again::run(again, run);
+        let ((made, marks), left_out) =
             self.draws.run(&self.device, stage.index(), || tail::run(readers == Readers::None, run));
+        self.marks[stage.index()] = marks;
         self.left_out = left_out.operations > 0;
         match left_out.read {
             false => made,
@@ -274,10 +279,11 @@ impl<B: GraphBackend> BurnEngine<B> {
         input: OnDevice<B>,
         readers: Readers,
     ) -> Result<(Tape<B>, OnDevice<B>), Error> {
-        let Some(strategy) = strategy_of(option, self.strategy) else {
+        let Some(keeping) = Keeping::of(option, self.strategy) else {
             let option = option.map(ToString::to_string).unwrap_or_default();
             return Err(Error::UnknownOption { stage: self.number(stage), option });
         };
+        let strategy = keeping.strategy;
         if !self.stages[stage.index()].can_be_taped(strategy, self.strategy) {
             let option = option.map(ToString::to_string).unwrap_or_default();
             return Err(Error::ConstantOption { stage: self.number(stage), name: self.name(stage), option });
@@ -335,10 +341,10 @@ impl<B: GraphBackend> BurnEngine<B> {
         let structure = input.structure.to_vec();
         let mode = Mode::Taped { live, strategy };
         let parts = Parts { tensors, structure };
-        if live && let Some(tape) = kept::tape_of(self.stages[stage.index()].as_ref(), &parts, strategy) {
+        if live && let Some(tape) = kept::tape_of(self.stages[stage.index()].as_ref(), &parts, keeping) {
             self.listed.insert(stage, tape);
         }
-        let ran = self.run_for(stage, mode, parts, readers)?;
+        let ran = self.run_for(stage, mode, parts, readers, keeping.again)?;
         let expected = self.parameters[stage.index()].len();
         if ran.leaves.len() != expected {
             // The stage owns its module, so this cannot come from outside.

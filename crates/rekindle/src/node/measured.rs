@@ -10,7 +10,7 @@ use rekindle_run::{Engine, Measurable};
 use super::boundary::{OnDevice, Part, PartGradients};
 use super::engine::BurnEngine;
 use super::tensor::describe;
-use super::{BALANCED, GraphBackend, TapeStrategy};
+use super::{GraphBackend, Keeping, TapeStrategy};
 use crate::{Error, memory};
 
 /// The most that a gradient takes beside its elements: what a backend writes down of it. The simulator knows nothing of that, and what is
@@ -49,12 +49,19 @@ impl<B: GraphBackend> Measurable for BurnEngine<B> {
     }
 
     fn options(&self, stage: Stage) -> Vec<Name> {
-        let can_be = self.stages[stage.index()].can_be_taped(TapeStrategy::Balanced, self.strategy);
         // A model that is balanced already has no other tape.
-        match self.strategy {
-            TapeStrategy::Disabled if can_be => BALANCED.parse().into_iter().collect(),
-            _ => Vec::new(),
+        if self.strategy != TapeStrategy::Disabled {
+            return Vec::new();
         }
+        let (of, marks) = (&self.stages[stage.index()], self.marks[stage.index()]);
+        let mut options = super::options();
+        options.retain(|option| {
+            let keeping = Keeping::of(Some(option), self.strategy);
+            keeping.is_some_and(|keeping| {
+                of.can_be_taped(keeping.strategy, self.strategy) && (marks || !keeping.again)
+            })
+        });
+        options
     }
 
     fn parameter_gradient_bytes(&self, stage: Stage) -> Bytes {

@@ -19,7 +19,7 @@ use burn::tensor::{Shape, Tensor};
 use super::tensor::AnyTensor;
 use super::widened::apply_widened;
 use super::{GraphBackend, TapeStrategy, Tracked};
-use crate::tail;
+use crate::{again, tail};
 
 /// From some tensors to one.
 pub(crate) trait Operation<const N: usize>: Clone + Debug + Send + Sync + 'static {
@@ -27,6 +27,8 @@ pub(crate) trait Operation<const N: usize>: Clone + Debug + Send + Sync + 'stati
     const READS: [bool; N];
     /// Whether to run it again is less than to keep its output: a balanced tape keeps nothing of it but such inputs.
     const CHEAP: bool;
+    /// Whether it can be run again where a stage [marks](crate::again) it and a plan wants that. It keeps nothing but inputs then.
+    const AGAIN: bool = false;
 
     fn forward<B: GraphBackend>(self, inputs: [FloatTensor<B>; N]) -> FloatTensor<B>;
 
@@ -122,6 +124,9 @@ fn keeping<B: GraphBackend, O: Operation<N>, C: CheckpointStrategy, const N: usi
     operation: O,
     inputs: [Tracked<B>; N],
 ) -> Tracked<B> {
+    if O::AGAIN {
+        again::offer();
+    }
     let recorded = Recorded(operation.for_backward());
     match recorded.prepare::<C>(inputs.each_ref().map(Tracked::<B>::node)).compute_bound().stateful() {
         OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(primitives::<B, N>(inputs))),
@@ -142,7 +147,8 @@ fn balanced<B: GraphBackend, O: Operation<N>, const N: usize>(
     operation: O,
     inputs: [Tracked<B>; N],
 ) -> Tracked<B> {
-    if !O::CHEAP {
+    let runs_again = O::CHEAP || (O::AGAIN && again::is_wanted());
+    if !runs_again {
         return keeping::<B, O, BalancedCheckpointing, N>(operation, inputs);
     }
     let guards = inputs.each_ref().map(Tracked::<B>::node);

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops};
@@ -82,4 +83,32 @@ pub(super) fn in_order_on<B: GraphBackend>(boundary: Parts, strategy: TapeStrate
         _ => tensor,
     });
     Parts { tensors: tensors.collect(), structure: boundary.structure }
+}
+
+/// Passes a gradient on to the one tensor that it is of.
+#[derive(Debug)]
+struct Anchor;
+
+impl<B: GraphBackend> Backward<B, 1> for Anchor {
+    type State = NodeId;
+
+    fn backward(self, ops: Ops<NodeId, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = grads.consume::<B>(&ops.node);
+        grads.register::<B>(ops.state, gradient);
+    }
+}
+
+/// The boundary after a stage whose tape is balanced, as what is kept: a balanced stage behind it would otherwise run this one again for
+/// what it reads, as one tape runs its cheap operations again.
+pub(super) fn anchored_on<B: GraphBackend>(mut boundary: Parts, strategy: TapeStrategy) -> Parts {
+    for tensor in &mut boundary.tensors {
+        if !tensor.is_graph_float() || !tensor.is_tracked() {
+            continue;
+        }
+        let Some(tracked) = tensor.clone().into_tracked::<B>() else { continue };
+        let id = tracked.id();
+        let (value, guard) = tracked.into_parts();
+        *tensor = AnyTensor::from_tracked::<B>(node(Anchor, guard, id, value), strategy);
+    }
+    boundary
 }

@@ -15,7 +15,7 @@ use super::abandoned::{self, LetGo};
 use super::boundary::{OnDevice, Part};
 use super::engine::BurnEngine;
 use super::graph::{Join, Start, join, node, token, with_parents};
-use super::order::in_order_on;
+use super::order::{anchored_on, in_order_on};
 use super::outer::{Hub, InputWay, Outer, OuterInput, OuterParameter, Output, Shared, Waiting};
 use super::tensor::{AnyTensor, describe, size_of};
 use super::travel::Travel;
@@ -149,6 +149,21 @@ pub(crate) fn in_order(boundary: Parts) -> Result<Parts, Error> {
 
 fn in_order_here<B: GraphBackend>(boundary: Parts, strategy: TapeStrategy) -> Result<Parts, Error> {
     Ok(in_order_on::<B>(boundary, strategy))
+}
+
+/// The boundary after a stage on the user's graph whose tape is balanced, so that nothing behind it runs that stage again.
+///
+/// # Errors
+/// When the backend is off.
+pub(crate) fn anchored(boundary: Parts) -> Result<Parts, Error> {
+    if !boundary.is_tracked() {
+        return Ok(boundary);
+    }
+    on_backend_of!(boundary.tensors.iter(), |strategy| anchored_here::<B>(boundary, strategy))
+}
+
+fn anchored_here<B: GraphBackend>(boundary: Parts, strategy: TapeStrategy) -> Result<Parts, Error> {
+    Ok(anchored_on::<B>(boundary, strategy))
 }
 
 /// The nodes of each stage's tracked parameters in the user's graph. `None` for a stage that has one of another backend.
@@ -315,6 +330,7 @@ fn prepare<B: GraphBackend>(setup: Setup, strategy: TapeStrategy) -> Result<Prep
         parameter_bytes: parameter_bytes.collect(),
         ran: vec![false; setup.stages.len()],
         left_out: false,
+        marks: vec![false; setup.stages.len()],
         pool: None,
         row: Row::default(),
         end: None,

@@ -47,6 +47,7 @@ struct Widened<O, const N: usize> {
 impl<O: Operation<N>, const N: usize> Operation<N> for Widened<O, N> {
     const READS: [bool; N] = O::READS;
     const CHEAP: bool = O::CHEAP;
+    const AGAIN: bool = O::AGAIN;
 
     fn forward<B: GraphBackend>(self, inputs: [FloatTensor<B>; N]) -> FloatTensor<B> {
         converted::<B>(self.operation.forward::<B>(inputs.map(widened::<B>)), self.makes)

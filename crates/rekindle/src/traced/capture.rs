@@ -25,10 +25,10 @@ use burn::tensor::{
 use super::kind::{kind_of, name_of};
 use super::layout;
 use super::operation::{Operation, Recording, Value, product};
-use crate::Error;
 use crate::boundary::Parts;
-use crate::node::{AnyTensor, Join, Start, TapeStrategy, Tracked, join, node, token};
+use crate::node::{AnyTensor, Join, Keeping, Start, TapeStrategy, Tracked, join, node, token};
 use crate::stage::AnyStage;
+use crate::{Error, again};
 
 // --------------------------------------------------------------------------------------------------------- the scope
 
@@ -144,7 +144,7 @@ pub(super) enum Run {
     /// Forward only, without a tape.
     Free,
     /// Forward on a tape, and back.
-    Taped(TapeStrategy),
+    Taped(Keeping),
 }
 
 /// One run of a stage, and what it told about it.
@@ -159,6 +159,8 @@ pub(super) struct Recorded {
     pub(super) trained: Vec<(ParamId, u64)>,
     /// How many nodes of Burn's graph the forward made. Where other threads make some at the same time, these are among them.
     pub(super) nodes: u64,
+    /// Whether the stage marked something that can be run again.
+    pub(super) marks: bool,
 }
 
 /// What a profile has to know of a parameter.
@@ -187,6 +189,7 @@ struct Traced {
     parameters: Vec<Parameter>,
     trained: Vec<(ParamId, u64)>,
     nodes: u64,
+    marks: bool,
     given: Vec<TensorId>,
     outputs: Vec<TensorId>,
     gradients_in: Vec<(TensorId, u64)>,
@@ -208,7 +211,9 @@ fn trace(stage: &dyn AnyStage, device: &Device, input: &Outline, run: Run) -> Re
         parts.tensors.push(tensor);
     }
     let before = NodeId::new().value;
-    let made = stage.trace(&mut lift, parts)?;
+    let wanted = matches!(run, Run::Taped(Keeping { again: true, .. }));
+    let (made, marks) = again::run(wanted, || stage.trace(&mut lift, parts));
+    let made = made?;
     let nodes = NodeId::new().value - before - 1;
     if let Some(error) = lift.failed {
         return Err(error);
@@ -219,6 +224,7 @@ fn trace(stage: &dyn AnyStage, device: &Device, input: &Outline, run: Run) -> Re
         parameters: lift.parameters,
         trained: lift.trained,
         nodes,
+        marks,
         given: lift.given,
         outputs: made.tensors.iter().filter_map(id_of).collect(),
         gradients_in: Vec::new(),
@@ -307,6 +313,7 @@ impl Traced {
             parameters: self.parameters,
             trained: self.trained,
             nodes: self.nodes,
+            marks: self.marks,
         }
     }
 }
@@ -365,7 +372,7 @@ impl<'a> Lift<'a> {
     fn made(&mut self, outline: &TensorOutline, tracked: bool) -> Result<AnyTensor, Error> {
         let (strategy, taped) = match self.run {
             Run::Free => (TapeStrategy::default(), false),
-            Run::Taped(strategy) => (strategy, true),
+            Run::Taped(keeping) => (keeping.strategy, true),
         };
         let (shape, dtype) = (outline.shape.clone(), outline.dtype);
         let dispatch = self.device.as_dispatch();

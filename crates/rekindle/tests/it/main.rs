@@ -6,6 +6,7 @@
 
 mod abandoned;
 mod activation;
+mod again;
 mod attention;
 mod batch_norm;
 mod boundaries;
