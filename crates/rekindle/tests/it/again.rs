@@ -107,7 +107,9 @@ fn what_is_marked_is_on_no_tape() {
     let layers = layers(1, &device);
     let wide = |text: &str| {
         let region = Region::new().stages("mlp", &layers, Mlp::forward).schedule(judged(text, 1));
-        let kept = what_is_kept(|| region.forward(random([4, 8], &device)).unwrap()).1;
+        // Burn keeps what it makes of tensors that nobody tracks.
+        let x = random([4, 8], &device).require_grad();
+        let kept = what_is_kept(|| region.forward(x).unwrap()).1;
         let of = kept.rows()[0].tape.iter().filter(|tensor| tensor.tensor == "f32[4, 32]");
         of.count()
     };
@@ -130,7 +132,7 @@ fn the_option_is_offered_where_something_is_marked_and_nowhere_else() {
             // Nothing in it can be left out: it makes its values itself.
             .stage("in vain", &NoModule, |_: &NoModule, x: Tensor<2>| again(|| x.exp()))
     };
-    let x = Tensor::<2>::ones([4, 8], &device);
+    let x = Tensor::<2>::ones([4, 8], &device).require_grad();
     let runs = Measuring { runs: 3, ..Measuring::default() };
     let measured = region().measure(x.clone(), runs, &mut |_, _| {}).unwrap();
     let names = |stage: &rekindle_plan::StageProfile| {
