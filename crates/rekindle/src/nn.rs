@@ -1,14 +1,18 @@
-//! What transformers are made of, as one node each: they keep their inputs only, and take less time than Burn's.
+//! What transformers and residual networks are made of, as one node each: they keep their inputs only, and take less time than Burn's.
 //!
 //! Each computes what Burn's function of the same name computes, within rounding, on the same parameters; the modules stay
 //! Burn's own. On Flex they have kernels of their own; on any other backend they go through Burn's operations.
 
+mod batch_norm;
+mod convolution;
 mod embedding;
 mod linear;
 mod loss;
 mod norm;
 mod rotary;
 
+pub use batch_norm::{batch_norm, batch_norm_relu};
+pub use convolution::conv2d;
 pub use embedding::embedding;
 pub use linear::linear;
 pub use loss::LinearCrossEntropy;

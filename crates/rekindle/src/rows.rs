@@ -1,7 +1,7 @@
 //! What kernels compute of a row of elements: without a branch, so that the compiler can do several at once.
 
 /// As many partial results as a wide vector has places: a fixed number, so that bits do not depend on the machine.
-const PLACES: usize = 16;
+pub(crate) const PLACES: usize = 16;
 
 /// The largest element; not a number, if one of them is not.
 #[inline(always)]
@@ -35,7 +35,7 @@ pub(crate) fn sum(row: &[f32]) -> f32 {
 
 /// One result of many, the upper half joined to the lower until one is left.
 #[inline(always)]
-fn halved(mut results: [f32; PLACES], join: impl Fn(f32, f32) -> f32) -> f32 {
+pub(crate) fn halved(mut results: [f32; PLACES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let mut half = PLACES / 2;
     while half > 0 {
         for place in 0..half {
@@ -59,6 +59,19 @@ pub(crate) fn dot(a: &[f32], b: &[f32]) -> f32 {
     }
     let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a * b).sum();
     halved(sums, |a, b| a + b) + rest
+}
+
+/// The sum of the squares of distances from a number.
+#[inline(always)]
+pub(crate) fn distance(row: &[f32], from: f32) -> f32 {
+    let (chunks, rest) = row.as_chunks::<PLACES>();
+    let mut sums = [0.0; PLACES];
+    for chunk in chunks {
+        for (sum, x) in sums.iter_mut().zip(chunk) {
+            *sum += (x - from) * (x - from);
+        }
+    }
+    halved(sums, |a, b| a + b) + rest.iter().map(|x| (x - from) * (x - from)).sum::<f32>()
 }
 
 /// `e^x` for `x` of 0 or less, within 2 units in the last place; 0 below -87, where `f32` loses digits.

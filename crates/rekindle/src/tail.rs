@@ -38,9 +38,9 @@ use std::cell::RefCell;
 /// # Ok::<(), rekindle::Error>(())
 /// ```
 ///
-/// In such a run [`nn::linear`](crate::nn::linear), [`Dropout::add`](crate::Dropout::add) and
-/// [`Dropout::forward`](crate::Dropout::forward) give `NaN`s of the right shape inside of `make`; everything else runs as
-/// ever. Planners count what that saves ([`StageProfile::unread_ns`](rekindle_plan::StageProfile)). Outside of a region, in
+/// In such a run [`nn::linear`](crate::nn::linear), [`nn::conv2d`](crate::nn::conv2d),
+/// [`Dropout::add`](crate::Dropout::add) and [`Dropout::forward`](crate::Dropout::forward) give `NaN`s of the right shape
+/// inside of `make`; everything else runs as ever. Planners count what that saves ([`StageProfile::unread_ns`](rekindle_plan::StageProfile)). Outside of a region, in
 /// the forward pass, and while [`Checks::Checksums`](crate::Checks) compares outputs, this only calls `make`.
 ///
 /// An operation of the tail must not need, for its own backward, what another one of the tail makes: `gelu(linear(x))` is

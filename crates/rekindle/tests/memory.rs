@@ -5,11 +5,12 @@
 use std::sync::{Mutex, PoisonError};
 
 use burn::module::Module;
-use burn::nn::{Linear, LinearConfig};
+use burn::nn::{BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::log_softmax;
+use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle::memory::{self, CountingAllocator};
-use rekindle::nn::LinearCrossEntropy;
+use rekindle::nn::{LinearCrossEntropy, batch_norm_relu, conv2d};
 use rekindle::{
     Budget, Bytes, NoModule, Places, Planner, Region, Rule, Staged, checkpoint, sweep, without_checkpointing,
 };
@@ -386,5 +387,31 @@ fn the_loss_of_a_large_vocabulary_takes_a_tenth_of_the_plain_one() {
         // Guards against a pass in vain: the logits alone.
         assert!(plain > 512 * 50_257 * 4, "{plain}");
         assert!(ours * 10 < plain, "{ours} of {plain}");
+    });
+}
+
+/// What a convolution reads behind a batch norm and a rectifier is computed again: only their input is kept.
+#[test]
+fn a_balanced_tape_keeps_no_output_of_a_batch_norm() {
+    alone(|| {
+        let kept = |device: Device| {
+            let norm = BatchNormConfig::new(16).init(&device);
+            let weight = Tensor::<4>::ones([1, 16, 1, 1], &device).require_grad();
+            let x = Tensor::<4>::ones([8, 16, 32, 32], &device).require_grad();
+            let options = || ConvOptions::new([1, 1], [0, 0], [1, 1], 1);
+            let run = || conv2d(batch_norm_relu(x.clone(), &norm), weight.clone(), None, options());
+            let _ = run().mean().backward();
+            sweep();
+            let before = live();
+            let loss = run().mean();
+            let kept = live() - before;
+            let _ = loss.backward();
+            kept
+        };
+        let tensor = 8 * 16 * 32 * 32 * 4;
+        let [plain, balanced] =
+            [Device::flex().autodiff(), Device::flex().autodiff().gradient_checkpointing()].map(kept);
+        assert!((tensor..tensor + tensor / 8).contains(&plain), "{plain}");
+        assert!(balanced < tensor / 8, "{balanced}");
     });
 }

@@ -31,6 +31,17 @@ fn elements_mut<B: GraphBackend>(tensor: &mut FloatTensor<B>) -> Option<&mut [f3
     None
 }
 
+/// The same tensor with its elements in order, where they may lie otherwise in this process: on Flex.
+pub(crate) fn laid_out<B: GraphBackend>(mut tensor: FloatTensor<B>) -> FloatTensor<B> {
+    #[cfg(feature = "flex")]
+    if let Some(lying) = (&mut tensor as &mut dyn Any).downcast_mut::<FloatTensor<burn::backend::Flex>>()
+        && lying.layout().contiguous_offsets().is_none()
+    {
+        *lying = lying.to_contiguous();
+    }
+    tensor
+}
+
 /// Writes over a tensor's elements with a kernel that reads those of another. The tensor itself, when the elements of
 /// either are out of reach.
 pub(crate) fn rewrite_from<B: GraphBackend>(

@@ -18,6 +18,7 @@ mod dropout;
 mod errors;
 mod handed_over;
 mod identity;
+mod images;
 mod nesting;
 mod nn;
 mod pieces;
