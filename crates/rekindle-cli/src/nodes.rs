@@ -3,11 +3,13 @@
 use std::time::Instant;
 
 use burn::nn::attention::generate_autoregressive_mask;
-use burn::nn::{DropoutConfig as BurnsDropoutConfig, LayerNormConfig, LinearConfig, RmsNormConfig};
-use burn::tensor::activation::{gelu as burns_gelu, log_softmax, silu, softmax as burns_softmax};
+use burn::nn::{
+    BatchNormConfig, DropoutConfig as BurnsDropoutConfig, LayerNormConfig, LinearConfig, RmsNormConfig,
+};
+use burn::tensor::activation::{gelu as burns_gelu, log_softmax, relu, silu, softmax as burns_softmax};
 use burn::tensor::{Device, Distribution, Gradients, Int, Tensor};
 use rekindle::activation::{gelu, swiglu};
-use rekindle::nn::{LinearCrossEntropy, layer_norm, linear, rms_norm};
+use rekindle::nn::{LinearCrossEntropy, batch_norm, batch_norm_relu, layer_norm, linear, rms_norm};
 use rekindle::training::Precision;
 use rekindle::{Attention, Bytes, DropoutConfig, Error, Nanos, memory};
 use serde::Serialize;
@@ -200,6 +202,27 @@ fn nodes<'a>(size: &Size, device: &'a Device) -> Result<Vec<(String, Step<'a>, S
         format!("rms norm, {rows} rows of {width}"),
         Box::new(move || Ok(rms_norm(x.clone(), norm.gamma.val(), epsilon).sum().backward())),
         Box::new(move || Ok(norm2.forward(x2.clone()).sum().backward())),
+    ));
+
+    let (pixels, channels) = (32, width.div_ceil(2));
+    let images = [(); 2].map(|()| {
+        let x = random3([batch, channels, pixels * pixels]).reshape([batch, channels, pixels, pixels]);
+        x.detach().require_grad()
+    });
+    let what = format!("{batch} images of {pixels} by {pixels}, {channels} channels");
+    let norm = BatchNormConfig::new(channels).init(device);
+    let ([x, y], norm2) = (images, norm.clone());
+    let (x2, y2) = (x.clone(), y.clone());
+    let (norm3, norm4) = (norm.clone(), norm.clone());
+    nodes.push((
+        format!("batch norm, {what}"),
+        Box::new(move || Ok(batch_norm(x.clone(), &norm).sum().backward())),
+        Box::new(move || Ok(norm2.forward(x2.clone()).sum().backward())),
+    ));
+    nodes.push((
+        format!("batch norm and rectifier, {what}"),
+        Box::new(move || Ok(batch_norm_relu(y.clone(), &norm3).sum().backward())),
+        Box::new(move || Ok(relu(norm4.forward(y2.clone())).sum().backward())),
     ));
 
     let x = random3([batch, sequence, 4 * width]).require_grad();

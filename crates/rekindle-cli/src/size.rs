@@ -198,7 +198,7 @@ impl SizeArguments {
         let others = [
             ("--key-heads", self.key_heads.is_some() && !language),
             ("--dropout", self.dropout.is_some() && usual.dropout.is_none()),
-            ("--burn", self.burn && !of_nodes),
+            ("--burn", self.burn && !(of_nodes || self.model == ModelName::Resnet)),
             ("--precision", self.precision != Precision::F32 && !of_nodes),
         ];
         let not_its_own = asked

@@ -227,7 +227,7 @@ fn train_writes_a_timeline_of_a_step() {
 fn bench_runs_each_node_beside_burns() {
     let bench = json(&rekindle(&tiny("bench", &["--nodes", "--rounds", "1", "--json"])));
     let rows = bench["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 9);
+    assert_eq!(rows.len(), 11);
     for row in rows {
         assert!(row["ns"].as_u64().unwrap() > 0 && row["burn_ns"].as_u64().unwrap() > 0, "{row}");
     }
@@ -238,6 +238,7 @@ fn bench_runs_each_node_beside_burns() {
     assert!(part("causal attention, 4096 tokens") < 0.15);
     assert!(part("linear cross entropy") < 0.5);
     assert!(part("rms norm") < 1.0);
+    assert!(part("batch norm and rectifier") < 1.0);
     // It was taken and said nothing.
     let output = rekindle(&tiny("bench", &["--nodes", "--precision", "bf16"]));
     assert_eq!(output.status.code(), Some(2));

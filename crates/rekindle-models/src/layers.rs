@@ -1,9 +1,12 @@
 //! Layers that are Burn's modules, run by our nodes or by Burn.
 
 use burn::module::Module;
-use burn::nn::{self, LayerNormConfig, LinearConfig};
+use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::{self, BatchNorm, LayerNormConfig, LinearConfig, PaddingConfig2d};
+use burn::tensor::activation::relu;
+use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Device, Tensor};
-use rekindle::nn::{layer_norm, linear, rms_norm};
+use rekindle::nn::{batch_norm_relu, conv2d, layer_norm, linear, rms_norm};
 use rekindle::{Dropout, DropoutConfig};
 
 use crate::ConfigError;
@@ -119,5 +122,33 @@ impl Drop {
             Self::Ours(dropout) => dropout.add(residual, x),
             Self::Burns(dropout) => residual + dropout.forward(x),
         }
+    }
+}
+
+/// A convolution without a bias that leaves pixels as many as they are, or as its stride says.
+pub(crate) fn convolution(from: usize, to: usize, size: usize, stride: usize, device: &Device) -> Conv2d {
+    let side = size / 2;
+    Conv2dConfig::new([from, to], [size, size])
+        .with_stride([stride, stride])
+        .with_padding(PaddingConfig2d::Explicit(side, side, side, side))
+        .with_bias(false)
+        .init(device)
+}
+
+/// Runs what [`convolution`] made.
+pub(crate) fn convolved(layer: &Conv2d, x: Tensor<4>, burn: bool) -> Tensor<4> {
+    if burn {
+        return layer.forward(x);
+    }
+    let sides = layer.kernel_size.map(|size| size / 2);
+    let options = ConvOptions::new(layer.stride, sides, layer.dilation, layer.groups);
+    conv2d(x, layer.weight.val(), None, options)
+}
+
+/// Batch norm and a rectifier.
+pub(crate) fn activated(norm: &BatchNorm, x: Tensor<4>, burn: bool) -> Tensor<4> {
+    match burn {
+        true => relu(norm.forward(x)),
+        false => batch_norm_relu(x, norm),
     }
 }

@@ -2,14 +2,14 @@
 
 use burn::config::Config;
 use burn::module::Module;
-use burn::nn::conv::{Conv2d, Conv2dConfig};
+use burn::nn::conv::Conv2d;
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::activation::relu;
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
-use rekindle::{Boundary, Error, Region, Staged, Under};
+use rekindle::{Boundary, Error, Region, Staged, Under, tail};
 
 use crate::accuracy::share_right;
+use crate::layers::{activated, convolution, convolved};
 use crate::{ConfigError, ImageBatch, Trainable};
 
 /// The size of a [`ResNet`].
@@ -25,6 +25,10 @@ pub struct ResNetConfig {
     /// The channels of the stem, and inside of the first bottlenecks.
     #[config(default = 16)]
     pub width: usize,
+    /// Burn's convolutions, batch norms and rectifiers instead of ours, to compare with: they take more time, and nothing
+    /// can be left out at the end of a bottleneck.
+    #[config(default = false)]
+    pub burn: bool,
 }
 
 impl ResNetConfig {
@@ -58,7 +62,7 @@ impl ResNetConfig {
             let inner = self.width << level;
             for index in 0..*count {
                 let stride = if level > 0 && index == 0 { 2 } else { 1 };
-                blocks.push(Bottleneck::new(from, inner, stride, device));
+                blocks.push(Bottleneck::new([from, inner], stride, self.burn, device));
                 from = 4 * inner;
             }
         }
@@ -68,18 +72,11 @@ impl ResNetConfig {
             head: ResNetHead {
                 norm: BatchNormConfig::new(from).init(device),
                 linear: LinearConfig::new(from, self.classes).init(device),
+                burn: self.burn,
             },
+            burn: self.burn,
         })
     }
-}
-
-fn convolution(from: usize, to: usize, size: usize, stride: usize, device: &Device) -> Conv2d {
-    let side = size / 2;
-    Conv2dConfig::new([from, to], [size, size])
-        .with_stride([stride, stride])
-        .with_padding(PaddingConfig2d::Explicit(side, side, side, side))
-        .with_bias(false)
-        .init(device)
 }
 
 /// A stem, bottlenecks that normalise before they convolve, and a linear head over the mean of all pixels.
@@ -88,6 +85,7 @@ pub struct ResNet {
     stem: Conv2d,
     blocks: Vec<Bottleneck>,
     head: ResNetHead,
+    burn: bool,
 }
 
 /// Three convolutions around a residual, the first of which makes the channels fewer and the last many again.
@@ -104,15 +102,20 @@ pub struct Bottleneck {
 struct Normed {
     norm: BatchNorm,
     convolution: Conv2d,
+    burn: bool,
 }
 
 impl Normed {
     fn activated(&self, x: Tensor<4>) -> Tensor<4> {
-        relu(self.norm.forward(x))
+        activated(&self.norm, x, self.burn)
+    }
+
+    fn convolved(&self, activated: Tensor<4>) -> Tensor<4> {
+        convolved(&self.convolution, activated, self.burn)
     }
 
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        self.convolution.forward(self.activated(x))
+        self.convolved(self.activated(x))
     }
 }
 
@@ -130,12 +133,20 @@ struct Reduce {
     shortcut: Option<Conv2d>,
 }
 
+impl Reduce {
+    fn forward(&self, x: Tensor<4>) -> Split {
+        let activated = self.reduce.activated(x.clone());
+        tail(|| Bottleneck::split(&self.reduce, self.shortcut.as_ref(), x, activated))
+    }
+}
+
 impl Bottleneck {
-    fn new(from: usize, inner: usize, stride: usize, device: &Device) -> Self {
+    fn new([from, inner]: [usize; 2], stride: usize, burn: bool, device: &Device) -> Self {
         let to = 4 * inner;
         let normed = |from, to, size, stride| Normed {
             norm: BatchNormConfig::new(from).init(device),
             convolution: convolution(from, to, size, stride, device),
+            burn,
         };
         Self {
             reduce: normed(from, inner, 1, 1),
@@ -147,40 +158,40 @@ impl Bottleneck {
 
     /// The whole bottleneck.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        let Split { around, through } = Self::split(&self.reduce, self.shortcut.as_ref(), x);
-        around + self.expand.forward(self.middle.forward(through))
+        let activated = self.reduce.activated(x.clone());
+        let Split { around, through } = Self::split(&self.reduce, self.shortcut.as_ref(), x, activated);
+        Self::joined(&self.expand, Split { around, through: self.middle.forward(through) })
     }
 
     /// Where channels or pixels change, the shortcut reads what was normalised, too.
-    fn split(reduce: &Normed, shortcut: Option<&Conv2d>, x: Tensor<4>) -> Split {
-        let activated = reduce.activated(x.clone());
+    fn split(reduce: &Normed, shortcut: Option<&Conv2d>, x: Tensor<4>, activated: Tensor<4>) -> Split {
         let around = match shortcut {
-            Some(shortcut) => shortcut.forward(activated.clone()),
+            Some(shortcut) => convolved(shortcut, activated.clone(), reduce.burn),
             None => x,
         };
-        Split { around, through: reduce.convolution.forward(activated) }
+        Split { around, through: reduce.convolved(activated) }
     }
 
-    /// Adds the bottleneck to a region as three stages.
+    /// The last third. Neither the sum nor the convolution needs what it makes.
+    fn joined(expand: &Normed, Split { around, through }: Split) -> Tensor<4> {
+        let activated = expand.activated(through);
+        tail(|| around + expand.convolved(activated))
+    }
+
+    /// Adds the bottleneck to a region as three stages. A convolution at the end of one is left out where it runs again.
     fn stages<I: Boundary>(&self, region: Region<I, Tensor<4>>, name: &str) -> Region<I, Tensor<4>> {
         let first = Reduce { reduce: self.reduce.clone(), shortcut: self.shortcut.clone() };
         region
-            .stage(format!("{name}.reduce"), &first, |first: &Reduce, x: Tensor<4>| {
-                Self::split(&first.reduce, first.shortcut.as_ref(), x)
-            })
+            .stage(format!("{name}.reduce"), &first, Reduce::forward)
             .stage(
                 format!("{name}.middle"),
                 &self.middle,
-                |middle: &Normed, Split { around, through }: Split| Split {
-                    around,
-                    through: middle.forward(through),
+                |middle: &Normed, Split { around, through }: Split| {
+                    let activated = middle.activated(through);
+                    Split { around, through: tail(|| middle.convolved(activated)) }
                 },
             )
-            .stage(
-                format!("{name}.expand"),
-                &self.expand,
-                |expand: &Normed, Split { around, through }: Split| around + expand.forward(through),
-            )
+            .stage(format!("{name}.expand"), &self.expand, Self::joined)
     }
 }
 
@@ -189,12 +200,13 @@ impl Bottleneck {
 pub struct ResNetHead {
     norm: BatchNorm,
     linear: Linear,
+    burn: bool,
 }
 
 impl ResNetHead {
     /// The logits of each image.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<2> {
-        let activated = relu(self.norm.forward(x));
+        let activated = activated(&self.norm, x, self.burn);
         self.linear.forward(activated.flatten::<3>(2, 3).mean_dim(2).squeeze_dim::<2>(2))
     }
 
@@ -241,7 +253,9 @@ impl ResNet {
     }
 
     fn behind_stem(&self) -> Region<Tensor<4>, Tensor<4>> {
-        Region::new().stage("stem", &self.stem, |stem: &Conv2d, x: Tensor<4>| stem.forward(x))
+        let burn = self.burn;
+        Region::new()
+            .stage("stem", &self.stem, move |stem: &Conv2d, x: Tensor<4>| tail(|| convolved(stem, x, burn)))
     }
 
     fn with_head(
@@ -263,7 +277,8 @@ impl ResNet {
 
     /// The logits of images, for evaluation.
     pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x = self.blocks.iter().fold(self.stem.forward(images), |x, block| block.forward(x));
+        let x =
+            self.blocks.iter().fold(convolved(&self.stem, images, self.burn), |x, block| block.forward(x));
         self.head.forward(x)
     }
 }

@@ -219,7 +219,8 @@ impl Residual {
             ));
         }
         let Seen { data, classes, side } = Seen::look(size, given)?;
-        let config = ResNetConfig::new(vec![bottlenecks; 3], classes).with_width(size.width);
+        let config =
+            ResNetConfig::new(vec![bottlenecks; 3], classes).with_width(size.width).with_burn(size.burn);
         Ok(Self { config, side, examples: size.batch / size.micro_batches.max(1), data })
     }
 }
@@ -232,6 +233,11 @@ impl Kind for Residual {
 
     fn build(&self, device: &Device) -> Result<ResNet, Failure> {
         Ok(self.config.init(device)?)
+    }
+
+    fn of_burns_modules(&self) -> Option<Self> {
+        let config = self.config.clone().with_burn(true);
+        Some(Self { config, data: self.data.clone(), ..*self })
     }
 
     fn blank(&self, examples: usize, device: &Device) -> ImageBatch {
