@@ -101,7 +101,8 @@ impl InPieces {
         // Where something is wrong with a stage, its node says what.
         let fits = |index: usize, option: Option<&Name>| {
             let keeping = Keeping::of(option, self.strategy);
-            let can_be_kept = |keeping: Keeping| self.stages[index].can_be_kept(keeping.strategy, self.strategy);
+            let can_be_kept =
+                |keeping: Keeping| self.stages[index].can_be_kept(keeping.strategy, self.strategy);
             ids[index].is_some() && keeping.is_some_and(can_be_kept)
         };
         let without = |shared: &HashSet<_>| {

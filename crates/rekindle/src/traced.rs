@@ -120,11 +120,7 @@ where
 }
 
 /// The tensors that a stage's tape keeps, if it can be traced.
-pub(crate) fn tape_of(
-    stage: &dyn AnyStage,
-    input: &Parts,
-    keeping: Keeping,
-) -> Option<Vec<TapeTensor>> {
+pub(crate) fn tape_of(stage: &dyn AnyStage, input: &Parts, keeping: Keeping) -> Option<Vec<TapeTensor>> {
     let input = Outline::of(input);
     leaving_nodes(|| {
         let free = capture::record(stage, &input, Run::Free).ok()?;
@@ -188,8 +184,18 @@ impl fmt::Display for Traced {
             rest.iter().try_for_each(|cell| write!(formatter, " {cell:>12}"))?;
             writeln!(formatter)
         };
-        let heads =
-            ["stage", "parameters", "output", "tape", "balanced", "again", "forward", "backward", "TFLOP", "moved"];
+        let heads = [
+            "stage",
+            "parameters",
+            "output",
+            "tape",
+            "balanced",
+            "again",
+            "forward",
+            "backward",
+            "TFLOP",
+            "moved",
+        ];
         row(formatter, heads.map(str::to_owned))?;
         let rows: Vec<_> = self.stages.iter().zip(self.profile.stages()).collect();
         let alike = |a: &(&TracedStage, &StageProfile), b: &(&TracedStage, &StageProfile)| {

@@ -85,9 +85,8 @@ fn a_region_inside_of_a_stage_is_kept_in_ways_of_its_own() {
     let device = device();
     let layers = layers(6, &device);
     let pairs: Vec<Vec<Mlp>> = layers.chunks(2).map(<[Mlp]>::to_vec).collect();
-    let outer = |pair: &Vec<Mlp>, x: Tensor<2>| {
-        again(|| Region::new().stages("mlp", pair, Mlp::forward).forward(x))
-    };
+    let outer =
+        |pair: &Vec<Mlp>, x: Tensor<2>| again(|| Region::new().stages("mlp", pair, Mlp::forward).forward(x));
     let x = random([4, 8], &device);
     for text in PLANS {
         let schedule = judged(text, 3);
