@@ -89,9 +89,13 @@ fn fits<const D: usize>(input: &Tensor<D>, gamma: &Tensor<1>, beta: &Tensor<1>) 
     sizes && types && input.shape().num_elements() > 0
 }
 
-/// What Burn's module does with a running statistic.
+/// What Burn's module does with a running statistic, and under the strategy of the input: one that waits to be taken over has
+/// that of the step before, and Burn mixes no two.
 fn move_running(running: &RunningState<Tensor<1>>, found: Tensor<1>, momentum: f64, device: &Device) {
-    let was = running.value_sync().to_device(device);
+    let found = AnyTensor::from(found);
+    let mut was = AnyTensor::from(running.value_sync().to_device(device));
+    was.set_strategy(found.strategy().unwrap_or_default());
+    let [was, found] = [was, found].map(|tensor| Tensor::<1>::from_dispatch(tensor.0));
     let found = found.cast(was.dtype()).mul_scalar(momentum);
     running.update(was.mul_scalar(1.0 - momentum).add(found).detach());
 }

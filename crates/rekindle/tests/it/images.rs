@@ -138,6 +138,27 @@ fn the_bits_are_the_same_on_any_number_of_threads() {
     assert!(on(2) == found && on(7) == found);
 }
 
+/// An update that waits has the strategy of its step: Burn's own module panics in the next one under another.
+#[test]
+fn statistics_are_taken_over_by_a_step_under_another_strategy() {
+    let _alone = seeded();
+    let norm = norm(2, DType::F32);
+    let x = normal([4, 2, 3, 3], DType::F32).into_data();
+    let steps = |devices: [Device; 3]| {
+        let norm = again(&norm);
+        for device in devices {
+            let x = Tensor::<4>::from_data(x.clone(), &device);
+            let on = |param: &Param<Tensor<1>>| {
+                Param::from_tensor(Tensor::from_data(param.val().into_data(), &device))
+            };
+            batch_norm(x, &BatchNorm { gamma: on(&norm.gamma), beta: on(&norm.beta), ..norm.clone() });
+        }
+        bytes(&norm.running_mean.value_sync())
+    };
+    let balanced = || device().gradient_checkpointing();
+    assert!(steps([device(), balanced(), device()]) == steps([device(), device(), device()]));
+}
+
 /// Without autodiff, and in a module that is frozen, Burn's own goes by the running statistics, which do not move.
 #[test]
 fn evaluation_goes_by_the_running_statistics() {
