@@ -4,12 +4,15 @@ use std::time::Instant;
 
 use burn::nn::attention::generate_autoregressive_mask;
 use burn::nn::{
-    BatchNormConfig, DropoutConfig as BurnsDropoutConfig, LayerNormConfig, LinearConfig, RmsNormConfig,
+    BatchNormConfig, DropoutConfig as BurnsDropoutConfig, GruConfig, LayerNormConfig, LinearConfig, LstmConfig,
+    RmsNormConfig,
 };
 use burn::tensor::activation::{gelu as burns_gelu, log_softmax, relu, silu, softmax as burns_softmax};
 use burn::tensor::{Device, Distribution, Gradients, Int, Tensor};
 use rekindle::activation::{gelu, swiglu};
-use rekindle::nn::{LinearCrossEntropy, batch_norm, batch_norm_relu, layer_norm, linear, rms_norm};
+use rekindle::nn::{
+    LinearCrossEntropy, batch_norm, batch_norm_relu, gru, layer_norm, linear, lstm, rms_norm,
+};
 use rekindle::training::Precision;
 use rekindle::{Attention, Bytes, DropoutConfig, Error, Nanos, memory};
 use serde::Serialize;
@@ -248,6 +251,39 @@ fn nodes<'a>(size: &Size, device: &'a Device) -> Result<Vec<(String, Step<'a>, S
         format!("dropout and residual, {rows} rows of {width}"),
         Box::new(move || Ok(dropout.add(x.clone(), x.clone() * 2.0).sum().backward())),
         Box::new(move || Ok((x2.clone() + burns.forward(x2.clone() * 2.0)).sum().backward())),
+    ));
+
+    let x = random3([batch, sequence, width]).require_grad();
+    let layer = LinearConfig::new(2 * width, 4 * width).init(device);
+    let burns = LstmConfig::new(width, width, true).init(device);
+    let x2 = x.clone();
+    nodes.push((
+        format!("lstm, {sequence} steps of {batch} sequences, width {width}"),
+        Box::new(move || {
+            let start = Tensor::zeros([batch, 2 * width], device);
+            let bias = layer.bias.as_ref().map(|bias| bias.val());
+            let state = lstm(start, x.clone(), layer.weight.val(), bias);
+            Ok(state.narrow(1, 0, width).sum().backward())
+        }),
+        Box::new(move || Ok(burns.forward(x2.clone(), None).1.hidden.sum().backward())),
+    ));
+
+    let x = random3([batch, sequence, width]).require_grad();
+    let layers = [2 * width, width].map(|columns| LinearConfig::new(2 * width, columns).init(device));
+    let burns = GruConfig::new(width, width, true).with_reset_after(false).init(device);
+    let x2 = x.clone();
+    nodes.push((
+        format!("gru, {sequence} steps of {batch} sequences, width {width}"),
+        Box::new(move || {
+            let [gates, new] = layers
+                .each_ref()
+                .map(|layer| (layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val())));
+            Ok(gru(Tensor::zeros([batch, width], device), x.clone(), gates, new).sum().backward())
+        }),
+        Box::new(move || {
+            let states = burns.forward(x2.clone(), None);
+            Ok(states.narrow(1, sequence - 1, 1).sum().backward())
+        }),
     ));
     Ok(nodes)
 }

@@ -81,13 +81,13 @@ struct RecurrentHead {
 impl RecurrentHead {
     fn logits(&self, state: RecurrentState) -> Tensor<2> {
         let Linear { weight, bias, .. } = &self.linear;
-        linear(state.hidden, weight.val(), bias.as_ref().map(|bias| bias.val()))
+        linear(state.hidden(weight.dims()[0]), weight.val(), bias.as_ref().map(|bias| bias.val()))
     }
 
     fn loss(&self, state: RecurrentState, classes: Tensor<1, Int>) -> Result<Tensor<1>, Error> {
         let Linear { weight, bias, .. } = &self.linear;
         let bias = bias.as_ref().map(|bias| bias.val());
-        LinearCrossEntropy::new().forward(state.hidden, weight.val(), bias, classes)
+        LinearCrossEntropy::new().forward(state.hidden(weight.dims()[0]), weight.val(), bias, classes)
     }
 }
 

@@ -9,6 +9,7 @@ mod embedding;
 mod linear;
 mod loss;
 mod norm;
+mod recurrent;
 mod rotary;
 
 pub use batch_norm::{batch_norm, batch_norm_relu};
@@ -17,4 +18,5 @@ pub use embedding::embedding;
 pub use linear::linear;
 pub use loss::LinearCrossEntropy;
 pub use norm::{layer_norm, rms_norm};
+pub use recurrent::{gru, lstm};
 pub use rotary::Rotary;

@@ -35,7 +35,9 @@ use burn::backend::{Backend, BackendTensor, DispatchKindConversion, DispatchTens
 use rekindle_plan::Name;
 
 pub(crate) use burn::backend::GradientCheckpointingStrategy as TapeStrategy;
-pub(crate) use elements::{Strided, elements, laid_out, made, rewrite, rewrite_from, strided};
+pub(crate) use elements::{
+    Strided, elements, elements_mut, laid_out, made, ordered, rewrite, rewrite_from, strided,
+};
 #[cfg(feature = "capture")]
 pub(crate) use graph::{Join, Start, join, node, token};
 pub(crate) use operation::{Found, Operation, apply, apply_one, unmade};

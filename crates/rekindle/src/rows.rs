@@ -99,6 +99,26 @@ pub(crate) fn exp(x: f32) -> f32 {
     }
 }
 
+/// One over `1 + e^-x`.
+#[inline(always)]
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    let small = exp(-x.abs());
+    let large = 1.0 / (1.0 + small);
+    if x < 0.0 { small * large } else { large }
+}
+
+/// The hyperbolic tangent: a polynomial where it is nearly `x`, so that small numbers keep their digits.
+#[inline(always)]
+pub(crate) fn tanh(x: f32) -> f32 {
+    // Cephes' for |x| < 0.625.
+    const P: [f32; 5] = [-0.333_332_83, 0.133_314_42, -0.053_739_715, 0.020_639_088, -0.005_704_988_7];
+    let square = x * x;
+    let near = x + x * square * polynomial(&P, square);
+    let small = exp(-2.0 * x.abs());
+    let far = ((1.0 - small) / (1.0 + small)).copysign(x);
+    if x.abs() < 0.625 { near } else { far }
+}
+
 /// The polynomial of these coefficients, that of `x^0` first.
 #[inline(always)]
 pub(crate) fn polynomial<const N: usize>(coefficients: &[f32; N], x: f32) -> f32 {
@@ -116,6 +136,24 @@ mod tests {
             let (found, expected) = (f64::from(exp(x)), f64::from(x).exp());
             assert!((found - expected).abs() <= 2.4e-7 * expected, "exp({x}) = {found}, expected {expected}");
         }
+    }
+
+    #[test]
+    fn the_sigmoid_and_the_hyperbolic_tangent_are_right_to_the_last_digits() {
+        for step in -200_000..=200_000 {
+            let x = step as f32 * 1e-4;
+            let wide = f64::from(x);
+            for (name, found, expected) in
+                [("sigmoid", sigmoid(x), 1.0 / (1.0 + (-wide).exp())), ("tanh", tanh(x), wide.tanh())]
+            {
+                let error = (f64::from(found) - expected).abs();
+                assert!(error <= 3e-7 * expected.abs(), "{name}({x}) = {found}, expected {expected}");
+            }
+        }
+        assert_eq!([sigmoid(f32::NEG_INFINITY), sigmoid(0.0), sigmoid(f32::INFINITY)], [0.0, 0.5, 1.0]);
+        assert_eq!([tanh(f32::NEG_INFINITY), tanh(0.0), tanh(f32::INFINITY)], [-1.0, 0.0, 1.0]);
+        assert_eq!(tanh(1e-30), 1e-30);
+        assert!(sigmoid(f32::NAN).is_nan() && tanh(f32::NAN).is_nan());
     }
 
     #[test]

@@ -3,18 +3,25 @@
 use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Initializer, Linear, LinearConfig};
-use burn::tensor::activation::sigmoid;
 use burn::tensor::{Device, Distribution, Tensor};
 use rekindle::Boundary;
-use rekindle::nn::linear;
+use rekindle::nn::{gru, lstm};
 
 /// What a recurrent network remembers from step to step.
 #[derive(Boundary, Clone, Debug)]
 pub struct RecurrentState {
-    /// What a step tells the next one: batch, width.
-    pub hidden: Tensor<2>,
-    /// What an LSTM keeps to itself; a GRU has none.
-    pub cell: Option<Tensor<2>>,
+    /// What a step tells the next one: batch, width. Beside it, what an LSTM keeps to itself: batch, twice the width.
+    pub joined: Tensor<2>,
+}
+
+impl RecurrentState {
+    /// What a step of this width tells the next one.
+    pub fn hidden(&self, width: usize) -> Tensor<2> {
+        match self.joined.dims()[1] {
+            joined if joined > width => self.joined.clone().narrow(1, 0, width),
+            _ => self.joined.clone(),
+        }
+    }
 }
 
 /// What a step does.
@@ -28,9 +35,8 @@ pub enum RecurrentKind {
 
 /// The weights of a step, which all steps share.
 ///
-/// A step multiplies its input together with the state, and not the inputs of many steps at once. So every use of a weight
-/// stands behind the one before it, and its gradient is added up in one order however the steps are cut; products of many
-/// inputs would be parallel branches, and sums over steps inside of one product would depend on the cut.
+/// A step multiplies its input together with the state, and not the inputs of many steps at once: sums over steps inside of one
+/// product would depend on how they are cut. A weight's gradient is added up step by step, from the last to the first.
 #[derive(Module, Debug)]
 pub(super) enum Cell {
     /// Of input beside state: the gates for input, forgetting and output, and what is new.
@@ -96,45 +102,25 @@ impl Cell {
 
     /// The state before the first step.
     pub(super) fn start(&self, examples: usize, device: &Device) -> RecurrentState {
-        let zeros = || Tensor::zeros([examples, self.width()], device);
-        let cell = matches!(self, Self::Lstm(_)).then(zeros);
-        RecurrentState { hidden: zeros(), cell }
+        let parts = if matches!(self, Self::Lstm(_)) { 2 } else { 1 };
+        RecurrentState { joined: Tensor::zeros([examples, parts * self.width()], device) }
     }
 
     /// Some steps, one after the other: batch, steps, features.
-    pub(super) fn forward(&self, state: RecurrentState, inputs: Tensor<3>) -> RecurrentState {
-        let [examples, steps, features] = inputs.dims();
-        (0..steps).fold(state, |state, step| {
-            let input = inputs.clone().narrow(1, step, 1).reshape([examples, features]);
-            self.step(state, input)
-        })
-    }
-
-    fn step(&self, RecurrentState { hidden, cell }: RecurrentState, input: Tensor<2>) -> RecurrentState {
-        let width = self.width();
-        let beside = |state: Tensor<2>| Tensor::cat(vec![input.clone(), state], 1);
-        let part = |gates: &Tensor<2>, index: usize| gates.clone().narrow(1, index * width, width);
-        match self {
+    pub(super) fn forward(
+        &self,
+        RecurrentState { joined }: RecurrentState,
+        inputs: Tensor<3>,
+    ) -> RecurrentState {
+        let parameters = |layer: &Linear| (layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
+        let joined = match self {
             Self::Lstm(layer) => {
-                let made = apply(layer, beside(hidden));
-                let gates = sigmoid(made.clone().narrow(1, 0, 3 * width));
-                let new = part(&made, 3).tanh();
-                let written = part(&gates, 0) * new;
-                let cell = match cell {
-                    Some(cell) => part(&gates, 1) * cell + written,
-                    None => written,
-                };
-                let hidden = part(&gates, 2) * cell.clone().tanh();
-                RecurrentState { hidden, cell: Some(cell) }
+                let (weight, bias) = parameters(layer);
+                lstm(joined, inputs, weight, bias)
             }
-            Self::Gru(layers) => {
-                let gates = sigmoid(apply(&layers.gates, beside(hidden.clone())));
-                let new = apply(&layers.new, beside(part(&gates, 0) * hidden.clone())).tanh();
-                // The update says how much of the old stays.
-                let hidden = new.clone() + part(&gates, 1) * (hidden - new);
-                RecurrentState { hidden, cell: None }
-            }
-        }
+            Self::Gru(layers) => gru(joined, inputs, parameters(&layers.gates), parameters(&layers.new)),
+        };
+        RecurrentState { joined }
     }
 }
 
@@ -143,10 +129,6 @@ fn set_bias(layer: &mut Linear, column: usize, values: Tensor<1>) {
     let end = column + values.dims()[0];
     let set = |bias: Tensor<1>| bias.slice_assign(column..end, values).detach().require_grad();
     layer.bias = layer.bias.take().map(|bias| bias.map(set));
-}
-
-fn apply(layer: &Linear, x: Tensor<2>) -> Tensor<2> {
-    linear(x, layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()))
 }
 
 #[cfg(test)]
@@ -212,9 +194,9 @@ mod tests {
         let inputs = inputs(&device);
         let found = cell.forward(cell.start(2, &device), inputs.clone());
         let (_, expected) = burns.forward(inputs, None);
-        close(&found.hidden, &expected.hidden);
-        close(found.cell.as_ref().unwrap(), &expected.cell);
-        let ours = found.hidden.powf_scalar(2.0).sum().backward();
+        close(&found.hidden(WIDTH), &expected.hidden);
+        close(&found.joined.clone().narrow(1, WIDTH, WIDTH), &expected.cell);
+        let ours = found.hidden(WIDTH).powf_scalar(2.0).sum().backward();
         let theirs = expected.hidden.powf_scalar(2.0).sum().backward();
         let forget = burns.forget_gate.as_ref().unwrap();
         let gates = [&burns.input_gate, forget, &burns.output_gate, &burns.cell_gate];
@@ -233,7 +215,7 @@ mod tests {
         give(&mut burns.update_gate, &layers.gates, 1);
         give(&mut burns.new_gate, &layers.new, 0);
         let inputs = inputs(&device);
-        let found = cell.forward(cell.start(2, &device), inputs.clone()).hidden;
+        let found = cell.forward(cell.start(2, &device), inputs.clone()).joined;
         let expected = burns.forward(inputs, None).narrow(1, 6, 1).reshape([2, WIDTH]);
         close(&found, &expected);
         let ours = found.powf_scalar(2.0).sum().backward();

@@ -5,7 +5,7 @@ use burn::tensor::Tensor;
 
 use crate::kernel::Kernel;
 use crate::node::{AnyTensor, Found, GraphBackend, Operation, apply_widened, elements, rewrite_from};
-use crate::rows::exp;
+use crate::rows::sigmoid;
 
 /// `silu(gate) * up`, where `silu(x)` is `x` times its sigmoid: what Burn's `SwiGlu` computes between its linear layers.
 ///
@@ -81,13 +81,6 @@ fn by_operations<B: GraphBackend>(
         B::float_sub(B::float_add(sigmoid.clone(), silu.clone()), B::float_mul(silu.clone(), sigmoid));
     let of_gate = B::float_mul(B::float_mul(gradient.clone(), up), slope);
     [Some(of_gate), Some(B::float_mul(gradient, silu))]
-}
-
-#[inline(always)]
-fn sigmoid(x: f32) -> f32 {
-    let small = exp(-x.abs());
-    let large = 1.0 / (1.0 + small);
-    if x < 0.0 { small * large } else { large }
 }
 
 #[inline(always)]

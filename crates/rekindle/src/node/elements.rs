@@ -1,6 +1,7 @@
 //! The elements of tensors where they lie, for kernels of our own.
 
 use std::any::Any;
+use std::borrow::Cow;
 
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
@@ -16,8 +17,22 @@ pub(crate) fn elements<B: GraphBackend>(tensor: &FloatTensor<B>) -> Option<&[f32
     None
 }
 
+/// The elements of a tensor in order, if they are in this process and `f32`: copied where they lie otherwise.
+pub(crate) fn ordered<B: GraphBackend>(tensor: &FloatTensor<B>) -> Option<Cow<'_, [f32]>> {
+    #[cfg(feature = "flex")]
+    {
+        if let Some(elements) = elements::<B>(tensor) {
+            return Some(Cow::Borrowed(elements));
+        }
+        let tensor = (tensor as &dyn Any).downcast_ref::<FloatTensor<burn::backend::Flex>>()?;
+        Some(Cow::Owned(tensor.to_contiguous().as_slice::<f32>()?.to_vec()))
+    }
+    #[cfg(not(feature = "flex"))]
+    None
+}
+
 /// The same, to be written over: if nobody else reads them.
-fn elements_mut<B: GraphBackend>(tensor: &mut FloatTensor<B>) -> Option<&mut [f32]> {
+pub(crate) fn elements_mut<B: GraphBackend>(tensor: &mut FloatTensor<B>) -> Option<&mut [f32]> {
     #[cfg(feature = "flex")]
     {
         let tensor = (tensor as &mut dyn Any).downcast_mut::<FloatTensor<burn::backend::Flex>>()?;

@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
+use std::sync::Arc;
 
 use burn::backend::autodiff::NodeId;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
@@ -14,12 +15,14 @@ use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{DispatchTensorKind, TensorMetadata};
-use burn::tensor::{Shape, Tensor};
+use burn::tensor::{DType, Shape, Tensor};
 
+use super::graph::node;
 use super::tensor::AnyTensor;
 use super::widened::apply_widened;
 use super::{GraphBackend, TapeStrategy, Tracked};
-use crate::{again, tail};
+use crate::backward::raise;
+use crate::{Error, again, tail};
 
 /// From some tensors to one.
 pub(crate) trait Operation<const N: usize>: Clone + Debug + Send + Sync + 'static {
@@ -29,6 +32,9 @@ pub(crate) trait Operation<const N: usize>: Clone + Debug + Send + Sync + 'stati
     const CHEAP: bool;
     /// Whether it can be run again where a stage [marks](crate::again) it and a plan wants that. It keeps nothing but inputs then.
     const AGAIN: bool = false;
+    /// Of which inputs the backward goes on with the sum of gradients that is there already, instead of having its own added to that: it is
+    /// given the sum, and gives it back with what it added. For whoever adds several times, in an order of its own.
+    const SUMS: [bool; N] = [false; N];
 
     fn forward<B: GraphBackend>(self, inputs: [FloatTensor<B>; N]) -> FloatTensor<B>;
 
@@ -48,6 +54,11 @@ pub(crate) trait Operation<const N: usize>: Clone + Debug + Send + Sync + 'stati
         self.clone()
     }
 
+    /// What it is on a balanced tape where it is not cheap to run all of it again: one that keeps less, if there is such.
+    fn on_balanced_tape(self) -> Self {
+        self
+    }
+
     /// The gradients of the inputs; of one that nobody asks for there may be none.
     fn backward<B: GraphBackend>(self, found: Found<B, N>) -> [Option<FloatTensor<B>>; N];
 }
@@ -60,6 +71,8 @@ pub(crate) struct Found<B: GraphBackend, const N: usize> {
     pub(crate) kept: Vec<FloatTensor<B>>,
     /// The gradient of the output.
     pub(crate) gradient: FloatTensor<B>,
+    /// The sums it is to go on with, where there are any yet.
+    pub(crate) sums: [Option<FloatTensor<B>>; N],
     /// Which inputs have somebody who asks for their gradient.
     pub(crate) wanted: [bool; N],
 }
@@ -112,11 +125,40 @@ fn apply_on<B: GraphBackend, const N: usize>(
     let Ok(tracked) = <[Tracked<B>; N]>::try_from(tracked) else { return Err(again) };
     // The only owner can be written over.
     drop(again);
+    Ok(AnyTensor::from_tracked::<B>(recorded(operation, tracked, strategy), strategy))
+}
+
+fn recorded<B: GraphBackend, O: Operation<N>, const N: usize>(
+    operation: O,
+    inputs: [Tracked<B>; N],
+    strategy: TapeStrategy,
+) -> Tracked<B> {
     let output = match strategy {
-        TapeStrategy::Disabled => keeping::<B, _, NoCheckpointing, N>(operation, tracked),
-        TapeStrategy::Balanced => balanced(operation, tracked),
+        TapeStrategy::Disabled => keeping::<B, _, NoCheckpointing, N>(operation, inputs),
+        TapeStrategy::Balanced => balanced(operation, inputs),
     };
-    Ok(AnyTensor::from_tracked::<B>(output, strategy))
+    match O::SUMS.contains(&true) {
+        true => {
+            let (value, guard) = output.into_parts();
+            node(Pass, guard, (), value)
+        }
+        false => output,
+    }
+}
+
+/// Stands between an operation and whoever uses its output, so that nobody else has the operation's own node.
+#[derive(Debug)]
+struct Pass;
+
+impl<B: GraphBackend> Backward<B, 1> for Pass {
+    type State = ();
+
+    fn backward(self, ops: Ops<(), 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = grads.consume::<B>(&ops.node);
+        if let [Some(parent)] = &ops.parents {
+            grads.register::<B>(parent.id, gradient);
+        }
+    }
 }
 
 /// The node keeps what its backward reads, and its output where another node asks for it.
@@ -132,12 +174,13 @@ fn keeping<B: GraphBackend, O: Operation<N>, C: CheckpointStrategy, const N: usi
         OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(primitives::<B, N>(inputs))),
         OpsKind::Tracked(mut prepared) => {
             let read = read::<O, N>(|input| prepared.checkpoint(&inputs[input]));
+            let sums = summed::<B, O, N>(&inputs);
             let inputs = primitives::<B, N>(inputs);
             if let Some(unmade) = tail::instead(|| operation.unmade::<B>(&inputs)) {
-                return noted::<B>(prepared.finish(Kept { read, tensors: Vec::new() }, unmade));
+                return noted::<B>(prepared.finish(Kept { read, sums, tensors: Vec::new() }, unmade));
             }
             let (output, kept) = operation.record::<B>(inputs);
-            prepared.finish(Kept { read, tensors: kept }, output)
+            prepared.finish(Kept { read, sums, tensors: kept }, output)
         }
     }
 }
@@ -149,7 +192,7 @@ fn balanced<B: GraphBackend, O: Operation<N>, const N: usize>(
 ) -> Tracked<B> {
     let runs_again = O::CHEAP || (O::AGAIN && again::is_wanted());
     if !runs_again {
-        return keeping::<B, O, BalancedCheckpointing, N>(operation, inputs);
+        return keeping::<B, O, BalancedCheckpointing, N>(operation.on_balanced_tape(), inputs);
     }
     let guards = inputs.each_ref().map(Tracked::<B>::node);
     let again = Again {
@@ -162,8 +205,9 @@ fn balanced<B: GraphBackend, O: Operation<N>, const N: usize>(
         OpsKind::UnTracked(prepared) => prepared.finish(operation.forward::<B>(primitives::<B, N>(inputs))),
         OpsKind::Tracked(mut prepared) => {
             let read = read::<O, N>(|input| prepared.checkpoint(&inputs[input]));
+            let sums = summed::<B, O, N>(&inputs);
             let inputs = primitives::<B, N>(inputs);
-            let kept = Kept { read, tensors: Vec::new() };
+            let kept = Kept { read, sums, tensors: Vec::new() };
             match tail::instead(|| operation.unmade::<B>(&inputs)) {
                 Some(unmade) => noted::<B>(prepared.finish(kept, unmade)),
                 None => prepared.finish(kept, operation.forward::<B>(inputs)),
@@ -199,11 +243,26 @@ fn read<O: Operation<N>, const N: usize>(mut keep: impl FnMut(usize) -> NodeId) 
     })
 }
 
+/// Inputs whose sums the backward goes on with.
+fn summed<B: GraphBackend, O: Operation<N>, const N: usize>(inputs: &[Tracked<B>; N]) -> [Option<Summed>; N] {
+    std::array::from_fn(|input| {
+        O::SUMS[input].then(|| Summed { shape: inputs[input].shape(), dtype: inputs[input].dtype() })
+    })
+}
+
+/// An input whose gradient is a sum to go on with.
+#[derive(Clone, Debug)]
+struct Summed {
+    shape: Shape,
+    dtype: DType,
+}
+
 /// What the backward of a recorded operation finds.
 #[derive(Clone, Debug)]
 struct Kept<T, const N: usize> {
     /// Outputs of nodes, which may have to be computed first.
     read: [Option<NodeId>; N],
+    sums: [Option<Summed>; N],
     tensors: Vec<T>,
 }
 
@@ -215,10 +274,28 @@ impl<B: GraphBackend, O: Operation<N>, const N: usize> Backward<B, N> for Record
 
     fn backward(self, ops: Ops<Self::State, N>, grads: &mut Gradients, checkpointer: &mut Checkpointer) {
         let gradient = grads.consume::<B>(&ops.node);
-        let Kept { read, tensors } = ops.state;
+        let Kept { read, sums, tensors } = ops.state;
         let inputs = read.map(|node| node.map(|node| checkpointer.retrieve_node_output(node)));
         let wanted = ops.parents.each_ref().map(Option::is_some);
-        let made = self.0.backward::<B>(Found { inputs, kept: tensors, gradient, wanted });
+        let mut own = ops.node;
+        let sums = std::array::from_fn(|input| {
+            let (Some(Summed { shape, dtype }), Some(parent)) = (&sums[input], &ops.parents[input]) else {
+                return None;
+            };
+            // Burn gives a sum out for a node. Nobody else has this one, so it can go by the name of each in turn.
+            let Some(node) = Arc::get_mut(&mut own) else {
+                let reason = "a node is held elsewhere; this is a bug in rekindle".to_owned();
+                raise(Error::Run { reason });
+            };
+            node.id = parent.id;
+            // Only what is there can be taken out; minus zero changes no bit of it.
+            let one = Shape::from(vec![1; shape.num_dims()]);
+            let mark = B::float_full(one, (-0.0).into(), &gradient.device(), (*dtype).into());
+            grads.register::<B>(parent.id, mark);
+            let sum = grads.consume::<B>(&own);
+            (sum.shape() == *shape).then_some(sum)
+        });
+        let made = self.0.backward::<B>(Found { inputs, kept: tensors, gradient, sums, wanted });
         for (parent, gradient) in ops.parents.iter().zip(made) {
             if let (Some(parent), Some(gradient)) = (parent, gradient) {
                 grads.register::<B>(parent.id, gradient);

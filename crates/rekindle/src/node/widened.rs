@@ -48,6 +48,7 @@ impl<O: Operation<N>, const N: usize> Operation<N> for Widened<O, N> {
     const READS: [bool; N] = O::READS;
     const CHEAP: bool = O::CHEAP;
     const AGAIN: bool = O::AGAIN;
+    const SUMS: [bool; N] = O::SUMS;
 
     fn forward<B: GraphBackend>(self, inputs: [FloatTensor<B>; N]) -> FloatTensor<B> {
         converted::<B>(self.operation.forward::<B>(inputs.map(widened::<B>)), self.makes)
@@ -66,10 +67,14 @@ impl<O: Operation<N>, const N: usize> Operation<N> for Widened<O, N> {
         Self { operation: self.operation.for_backward(), ..self.clone() }
     }
 
+    fn on_balanced_tape(self) -> Self {
+        Self { operation: self.operation.on_balanced_tape(), ..self }
+    }
+
     fn backward<B: GraphBackend>(self, found: Found<B, N>) -> [Option<FloatTensor<B>>; N] {
-        let Found { inputs, kept, gradient, wanted } = found;
-        let inputs = inputs.map(|input| input.map(widened::<B>));
-        let found = Found { inputs, kept, gradient: widened::<B>(gradient), wanted };
+        let Found { inputs, kept, gradient, sums, wanted } = found;
+        let [inputs, sums] = [inputs, sums].map(|tensors| tensors.map(|tensor| tensor.map(widened::<B>)));
+        let found = Found { inputs, kept, gradient: widened::<B>(gradient), sums, wanted };
         let mut given = self.given.into_iter();
         self.operation.backward::<B>(found).map(|gradient| {
             let dtype = given.next().unwrap_or(DType::F32);

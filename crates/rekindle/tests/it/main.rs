@@ -25,6 +25,7 @@ mod pieces;
 mod places;
 mod plans;
 mod random;
+mod recurrent;
 mod rows;
 mod sharing;
 mod tails;
