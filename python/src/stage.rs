@@ -33,19 +33,23 @@ pub(crate) struct PyTapeOption(pub(crate) TapeOption);
 #[pymethods]
 impl PyTapeOption {
     #[new]
-    #[pyo3(signature = (name, tape_bytes, forward_ns, backward_ns, *, backward_extra_bytes=None))]
+    #[pyo3(signature = (
+        name, tape_bytes, forward_ns, backward_ns, *, backward_extra_bytes=None, taped_extra_bytes=None
+    ))]
     fn new(
         name: &str,
         tape_bytes: &Bound<'_, PyAny>,
         forward_ns: &Bound<'_, PyAny>,
         backward_ns: &Bound<'_, PyAny>,
         backward_extra_bytes: Option<&Bound<'_, PyAny>>,
+        taped_extra_bytes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         Ok(Self(TapeOption {
             name: name.parse().map_err(Refusal::from)?,
             tape_bytes: size("tape_bytes", tape_bytes)?,
             forward_ns: nanos("forward_ns", forward_ns)?,
             backward_ns: nanos("backward_ns", backward_ns)?,
+            taped_extra_bytes: taped_extra_bytes.map(|bytes| size("taped_extra_bytes", bytes)).transpose()?,
             backward_extra_bytes: backward_extra_bytes
                 .map(|bytes| size("backward_extra_bytes", bytes))
                 .transpose()?,
@@ -82,15 +86,23 @@ impl PyTapeOption {
         self.0.backward_extra_bytes.map(Bytes::get)
     }
 
+    /// What is alive only while its forward runs, beyond input and tape, when that is not what the stage says.
+    #[getter]
+    fn taped_extra_bytes(&self) -> Option<u64> {
+        self.0.taped_extra_bytes.map(Bytes::get)
+    }
+
     fn __repr__(&self) -> String {
         let extra = self.backward_extra_bytes().map(|bytes| format!(", backward_extra_bytes={bytes}"));
+        let taped = self.taped_extra_bytes().map(|bytes| format!(", taped_extra_bytes={bytes}"));
         format!(
-            "TapeOption({}, tape_bytes={}, forward_ns={}, backward_ns={}{})",
+            "TapeOption({}, tape_bytes={}, forward_ns={}, backward_ns={}{}{})",
             values::quoted(self.name()),
             self.tape_bytes(),
             self.forward_ns(),
             self.backward_ns(),
-            extra.unwrap_or_default()
+            extra.unwrap_or_default(),
+            taped.unwrap_or_default()
         )
     }
 
@@ -102,6 +114,7 @@ impl PyTapeOption {
         let given = (self.name(), self.tape_bytes(), self.forward_ns(), self.backward_ns());
         let named = PyDict::new(py);
         named.set_item("backward_extra_bytes", self.backward_extra_bytes())?;
+        named.set_item("taped_extra_bytes", self.taped_extra_bytes())?;
         Ok((given.into_pyobject(py)?, named))
     }
 }

@@ -4,8 +4,8 @@ use std::time::Instant;
 
 use burn::nn::attention::generate_autoregressive_mask;
 use burn::nn::{
-    BatchNormConfig, DropoutConfig as BurnsDropoutConfig, GruConfig, LayerNormConfig, LinearConfig, LstmConfig,
-    RmsNormConfig,
+    BatchNormConfig, DropoutConfig as BurnsDropoutConfig, GruConfig, LayerNormConfig, LinearConfig,
+    LstmConfig, RmsNormConfig,
 };
 use burn::tensor::activation::{gelu as burns_gelu, log_softmax, relu, silu, softmax as burns_softmax};
 use burn::tensor::{Device, Distribution, Gradients, Int, Tensor};

@@ -227,7 +227,7 @@ fn train_writes_a_timeline_of_a_step() {
 fn bench_runs_each_node_beside_burns() {
     let bench = json(&rekindle(&tiny("bench", &["--nodes", "--rounds", "1", "--json"])));
     let rows = bench["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 11);
+    assert_eq!(rows.len(), 13);
     for row in rows {
         assert!(row["ns"].as_u64().unwrap() > 0 && row["burn_ns"].as_u64().unwrap() > 0, "{row}");
     }

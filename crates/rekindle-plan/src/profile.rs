@@ -121,7 +121,13 @@ impl StageProfile {
 
     /// What is alive only while its taped forward runs, beyond input and tape.
     pub fn taped_workspace(&self) -> Bytes {
-        self.taped_extra_bytes.unwrap_or(self.forward_extra_bytes)
+        self.taped_workspace_under(None)
+    }
+
+    /// The same under one of its options.
+    pub fn taped_workspace_under(&self, option: Option<&TapeOption>) -> Bytes {
+        let of_option = option.and_then(|option| option.taped_extra_bytes);
+        of_option.or(self.taped_extra_bytes).unwrap_or(self.forward_extra_bytes)
     }
 
     /// What its backward takes beside the tape and the gradient it starts from: workspace, and the gradients of its
@@ -159,6 +165,10 @@ pub struct TapeOption {
     pub forward_ns: Nanos,
     /// How long the backward takes under it.
     pub backward_ns: Nanos,
+    /// What is alive only while its forward runs under it, beyond input and tape, when that is not what the stage says: what is made
+    /// and not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taped_extra_bytes: Option<Bytes>,
     /// What is alive only while its backward runs under it, when that is not what the stage says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backward_extra_bytes: Option<Bytes>,
@@ -326,6 +336,7 @@ impl Profile {
                 tape_bytes: Bytes::ZERO,
                 forward_ns: Nanos::ZERO,
                 backward_ns: Nanos::ZERO,
+                taped_extra_bytes: None,
                 backward_extra_bytes: None,
             })
             .collect();
@@ -456,10 +467,11 @@ impl Profile {
         let bytes = self.stages.iter().flat_map(|stage| {
             let largest = stage.options.iter().map(|option| option.tape_bytes).max();
             let extra = stage.options.iter().filter_map(|option| option.backward_extra_bytes).max();
+            let taped = stage.options.iter().filter_map(|option| option.taped_extra_bytes).max();
             [
                 stage.output_bytes,
                 stage.tape_bytes.max(largest.unwrap_or_default()),
-                stage.forward_extra_bytes.max(stage.taped_workspace()),
+                stage.forward_extra_bytes.max(stage.taped_workspace()).max(taped.unwrap_or_default()),
                 stage.backward_extra_bytes.max(extra.unwrap_or_default()),
                 stage.gradient_bytes.unwrap_or_default(),
                 stage.parameter_gradient_bytes,

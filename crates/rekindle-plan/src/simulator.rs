@@ -216,27 +216,27 @@ impl<'a> Walk<'a> {
 
     fn tape(&mut self, stage: Stage, option: Option<&Name>) -> Result<Bytes, Reason> {
         let profile = self.start(stage)?;
-        let (taped, forward) = match option {
+        let (taped, forward, workspace) = match option {
             None => {
                 let workspace = profile.backward_workspace();
                 let taped = Taped { bytes: profile.taped_bytes(), backward: profile.backward_ns, workspace };
-                (taped, profile.forward_ns)
+                (taped, profile.forward_ns, profile.taped_workspace())
             }
             Some(name) => {
                 let options = &profile.options;
                 let option = options.iter().find(|option| option.name == *name);
                 let option =
                     option.ok_or_else(|| unknown("option", name, options.iter().map(|o| &o.name)))?;
-                let workspace = profile.backward_workspace_under(Some(option));
+                let backward_workspace = profile.backward_workspace_under(Some(option));
                 let bytes = profile.taped_bytes_under(Some(option));
-                let taped = Taped { bytes, backward: option.backward_ns, workspace };
-                (taped, option.forward_ns)
+                let taped = Taped { bytes, backward: option.backward_ns, workspace: backward_workspace };
+                (taped, option.forward_ns, profile.taped_workspace_under(Some(option)))
             }
         };
         self.change([stage.input(), stage.output()], taped.bytes, |walk| {
             walk.stages[stage.index()].tape = Some(taped);
         })?;
-        let peak = self.peak_with(LiveKind::ForwardExtra(stage), profile.taped_workspace())?;
+        let peak = self.peak_with(LiveKind::ForwardExtra(stage), workspace)?;
         let saved = if self.unread { profile.unread_ns } else { Nanos::ZERO };
         self.spend_forward(stage, forward.saturating_sub(saved))?;
         self.release_read(stage.input())?;

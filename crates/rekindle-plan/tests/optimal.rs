@@ -103,6 +103,7 @@ fn long_chain(stages: std::ops::Range<usize>) -> impl Strategy<Value = Profile> 
                 tape_bytes: Bytes::new(output + own * percent / 100),
                 forward_ns: Nanos::new(forward),
                 backward_ns: Nanos::new(backward + forward / 5),
+                taped_extra_bytes: percent.is_multiple_of(3).then(|| Bytes::new(own / 4)),
                 backward_extra_bytes: percent.is_multiple_of(2).then(|| Bytes::new(own / 5)),
             });
             StageProfile {
@@ -197,6 +198,7 @@ proptest! {
             tape_bytes: Bytes::new(stage.output_bytes.get() + own * tape / 100),
             forward_ns: stage.forward_ns,
             backward_ns: Nanos::new(stage.backward_ns.get() + 5),
+            taped_extra_bytes: None,
             backward_extra_bytes: None,
         });
         let with = Profile::new("with", "none", profile.input_bytes(), stages).unwrap();

@@ -23,6 +23,7 @@ fn profile(names: impl IntoIterator<Item = String>) -> Profile {
             tape_bytes: Bytes::new(4),
             forward_ns: Nanos::new(10),
             backward_ns: Nanos::new(25),
+            taped_extra_bytes: None,
             backward_extra_bytes: None,
         };
         StageProfile {
@@ -361,6 +362,7 @@ fn without_scores(blocks: usize) -> Profile {
                 tape_bytes: Bytes::new(light * UNIT + passed(part)),
                 forward_ns: Nanos::new(forward * 1_000),
                 backward_ns: Nanos::new((2 * forward + remade) * 1_000),
+                taped_extra_bytes: None,
                 backward_extra_bytes: None,
             };
             StageProfile {

@@ -326,8 +326,8 @@ impl Engine for CountedEngine {
     ) -> Result<(CountedTape, CountedBoundary), CountedError> {
         expect("tape", stage, input.boundary, stage.input())?;
         let profile = self.stage(stage)?;
-        let (bytes, workspace) = match option {
-            None => (profile.tape_bytes, profile.backward_workspace()),
+        let (bytes, workspace, extra) = match option {
+            None => (profile.tape_bytes, profile.backward_workspace(), profile.taped_workspace()),
             Some(name) => {
                 let option = profile.options.iter().find(|option| option.name == *name);
                 let option = option.ok_or_else(|| CountedError {
@@ -335,10 +335,11 @@ impl Engine for CountedEngine {
                     found: name.to_string(),
                     expected: "an option of the stage".to_owned(),
                 })?;
-                (option.tape_bytes, profile.backward_workspace_under(Some(option)))
+                let workspace = profile.backward_workspace_under(Some(option));
+                (option.tape_bytes, workspace, profile.taped_workspace_under(Some(option)))
             }
         };
-        let (own, extra) = (bytes.saturating_sub(profile.output_bytes), profile.taped_workspace());
+        let own = bytes.saturating_sub(profile.output_bytes);
         self.count_forward(stage);
         let output = self.output(stage, &input);
         let tape = CountedTape {

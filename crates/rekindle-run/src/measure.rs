@@ -286,9 +286,8 @@ fn measure_stage<E: Measurable>(
     // What gradients of parameters keep is what a backward leaves, and no workspace of it.
     let kept = median(&own.kept);
     let backward_extra_bytes = |taped: &TapedRuns| Bytes::new(taped.backward.extra().saturating_sub(kept));
-    let taped = [&own].into_iter().chain(&others);
     // Two numbers: without a tape an engine may leave behind what nobody asks for until it sweeps, and with one it keeps it.
-    let taped_extra = taped.map(|taped| taped.forward.extra()).max().unwrap_or(0);
+    let taped_extra = own.forward.extra();
     let free_extra = free.extra().saturating_sub(output_bytes.get());
     let tape_bytes =
         |taped: &TapedRuns| Bytes::new(median(&taped.tapes) + passed_bytes.get()).max(output_bytes);
@@ -301,6 +300,7 @@ fn measure_stage<E: Measurable>(
         tape_bytes: tape_bytes(taped),
         forward_ns: taped.forward.not_below(&own.forward, forward_ns),
         backward_ns: taped.backward.not_below(&own.backward, backward_ns),
+        taped_extra_bytes: Some(Bytes::new(taped.forward.extra())),
         backward_extra_bytes: Some(backward_extra_bytes(taped)),
     });
     let options: Vec<TapeOption> = options.collect();

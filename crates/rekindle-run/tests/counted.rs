@@ -47,6 +47,7 @@ prop_compose! {
                 tape_bytes: Bytes::new(output + own * light / 100),
                 forward_ns: Nanos::new(forward),
                 backward_ns: Nanos::new(backward + 10),
+                taped_extra_bytes: None,
                 backward_extra_bytes: Some(Bytes::new(backward_extra / 2 + light)),
             }],
         }

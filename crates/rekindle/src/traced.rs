@@ -342,7 +342,15 @@ fn profiled(
         let own = with_nodes(bytes.tape, &kept, device.tape_nodes.balanced_bytes_per_op);
         let tape_bytes = Bytes::new(own.saturating_add(passed).max(output_bytes));
         let backward_extra_bytes = Some(Bytes::new(bytes.backward_extra));
-        options.push(TapeOption { name, tape_bytes, forward_ns, backward_ns, backward_extra_bytes });
+        let taped_extra_bytes = Some(Bytes::new(bytes.forward_extra));
+        options.push(TapeOption {
+            name,
+            tape_bytes,
+            forward_ns,
+            backward_ns,
+            taped_extra_bytes,
+            backward_extra_bytes,
+        });
     }
     let fastest = options.iter().map(|option| option.forward_ns).fold(forward_ns, Nanos::min);
     let (forward, backward) = plain.recording.operations.split_at(plain.recording.forward);

@@ -69,6 +69,7 @@ pub(crate) fn gpt_in_parts(blocks: usize) -> Profile {
             tape_bytes: kibibytes(output + small),
             forward_ns: Nanos::new(forward * 1_000),
             backward_ns: Nanos::new((2 * forward + more) * 1_000),
+            taped_extra_bytes: None,
             backward_extra_bytes: None,
         };
         StageProfile {

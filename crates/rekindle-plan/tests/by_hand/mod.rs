@@ -34,6 +34,7 @@ pub(crate) fn two() -> Profile {
         tape_bytes: Bytes::new(20),
         forward_ns: Nanos::new(1),
         backward_ns: Nanos::new(3),
+        taped_extra_bytes: None,
         backward_extra_bytes: None,
     });
     let profile = Profile::new("two", "none", Bytes::new(10), stages).unwrap();

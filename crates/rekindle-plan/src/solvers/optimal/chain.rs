@@ -74,7 +74,7 @@ impl Chain {
                     options: vec![option.map(|option| option.name.clone())],
                     bytes,
                     excess: forward.get() + backward.get() - fastest,
-                    forward_need: bytes.saturating_add(stage.taped_workspace().get()),
+                    forward_need: bytes.saturating_add(stage.taped_workspace_under(option).get()),
                     backward_need: bytes.saturating_add(extra),
                     last_backward: backward.get(),
                     last_backward_need: bytes.saturating_add(extra),

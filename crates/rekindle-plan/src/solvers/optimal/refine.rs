@@ -276,6 +276,7 @@ pub(super) mod tests {
                 tape_bytes: Bytes::new(output + own * percent / 100),
                 forward_ns: Nanos::new(forward + 7),
                 backward_ns: Nanos::new(backward),
+                taped_extra_bytes: percent.is_multiple_of(3).then(|| Bytes::new(forward_extra * 2)),
                 backward_extra_bytes: percent.is_multiple_of(2).then(|| Bytes::new(forward_extra * 3)),
             });
             StageProfile {

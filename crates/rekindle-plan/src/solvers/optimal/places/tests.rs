@@ -19,6 +19,7 @@ prop_compose! {
             tape_bytes: Bytes::new(output + own),
             forward_ns: Nanos::new(2),
             backward_ns: Nanos::new(3),
+            taped_extra_bytes: None,
             backward_extra_bytes: None,
         });
         StageProfile {
