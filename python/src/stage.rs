@@ -20,6 +20,8 @@ use crate::values;
 ///     How long the forward and the backward take under it.
 /// backward_extra_bytes : int or str, optional
 ///     What is alive only while its backward runs, when that is not what the stage says.
+/// taped_extra_bytes : int or str, optional
+///     What is alive only while its forward runs, beyond input and tape, when that is not what the stage says.
 ///
 /// Examples
 /// --------

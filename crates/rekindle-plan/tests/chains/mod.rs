@@ -57,6 +57,7 @@ prop_compose! {
             tape_bytes: Bytes::new(output + own * percent / 100),
             forward_ns: Nanos::new(forward + 1),
             backward_ns: Nanos::new(backward / 2),
+            taped_extra_bytes: light_extra.map(|bytes| Bytes::new(bytes / 2)),
             backward_extra_bytes: light_extra.map(Bytes::new),
         });
         StageProfile {
