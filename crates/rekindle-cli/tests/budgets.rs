@@ -334,10 +334,24 @@ fn a_plan_that_cannot_keep_its_budget_here_is_refused_before_it_runs() {
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (profile, plan) = (at("profile.json"), at("plan.json"));
     done(&small("profile", &["--cut", "blocks", "-o", &profile]));
-    done(&["plan", &profile, "--budget", "80%", "-o", &plan]);
+    // Tapes are a little larger than it says, as a trace may have it; what two measurements differ by is less.
+    let mut low: serde_json::Value = serde_json::from_slice(&std::fs::read(&profile).unwrap()).unwrap();
+    for stage in low["stages"].as_array_mut().unwrap() {
+        let output = stage["output_bytes"].as_u64().unwrap();
+        let lower = |tape: &mut serde_json::Value| {
+            *tape = (tape.as_u64().unwrap() * 15 / 16).max(output).into();
+        };
+        lower(&mut stage["tape_bytes"]);
+        stage["options"]
+            .as_array_mut()
+            .into_iter()
+            .flatten()
+            .for_each(|option| lower(&mut option["tape_bytes"]));
+    }
+    std::fs::write(&profile, low.to_string()).unwrap();
     let peak =
         json(&done(&["plan", &profile, "--budget", "80%", "--json"]))["predicted"]["peak_bytes"].to_string();
-    // To the byte: nothing is left for what a region lists.
+    // To the byte: nothing is left for what a region lists, either.
     done(&["plan", &profile, "--budget", &peak, "-o", &plan]);
     let words =
         refused(&small("train", &["--steps", "1", "--plan", &plan, "--profile", &profile]), folder.path());
