@@ -220,7 +220,8 @@ impl<'a> Search<'a> {
             None => (stage.taped_bytes(), stage.forward_ns, stage.backward_ns),
             Some(option) => (stage.taped_bytes_under(Some(option)), option.forward_ns, option.backward_ns),
         };
-        let extra = stage.taped_extra_bytes.unwrap_or(stage.forward_extra_bytes);
+        let of_option = option.and_then(|option| option.taped_extra_bytes).or(stage.taped_extra_bytes);
+        let extra = of_option.unwrap_or(stage.forward_extra_bytes);
         let running = tape.get() + extra.get() + self.waiting(last);
         let back = tape.get() + stage.backward_workspace_under(option).get() + self.gradient(first);
         let arrives = arriving.map_or(0, |(bytes, _)| bytes);

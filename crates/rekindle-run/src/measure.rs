@@ -300,7 +300,7 @@ fn measure_stage<E: Measurable>(
         tape_bytes: tape_bytes(taped),
         forward_ns: taped.forward.not_below(&own.forward, forward_ns),
         backward_ns: taped.backward.not_below(&own.backward, backward_ns),
-        taped_extra_bytes: Some(Bytes::new(taped.forward.extra())),
+        taped_extra_bytes: Some(taped.forward.extra()).filter(|extra| *extra != taped_extra).map(Bytes::new),
         backward_extra_bytes: Some(backward_extra_bytes(taped)),
     });
     let options: Vec<TapeOption> = options.collect();

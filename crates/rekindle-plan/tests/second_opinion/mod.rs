@@ -164,7 +164,9 @@ fn second_opinion(profile: &Profile, actions: &[Action], index: usize) -> (u64, 
         Action::Tape { stage: number, option } => {
             during.record(*number, option.clone(), index + 1);
             let stage = stage(number);
-            during.bytes(profile) + stage.taped_extra_bytes.unwrap_or(stage.forward_extra_bytes).get()
+            let option = stage.options.iter().find(|of| Some(&of.name) == option.as_ref());
+            let extra = option.and_then(|option| option.taped_extra_bytes).or(stage.taped_extra_bytes);
+            during.bytes(profile) + extra.unwrap_or(stage.forward_extra_bytes).get()
         }
         Action::Backward { stage: number } => {
             let taped = before.tapes[number].option.as_ref();
