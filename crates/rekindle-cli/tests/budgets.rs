@@ -154,8 +154,9 @@ fn a_profile_a_plan_and_a_run_from_files() {
         let known = Profile::from_json(&std::fs::read_to_string(&profile).unwrap()).unwrap();
         assert_eq!(known.stages().len(), if cut == "parts" { 26 } else { 6 });
         // What Burn's graphs take for themselves is in no profile, and tells in a model this small: up to 0.9% of the peak in
-        // parts of blocks. `train` leaves as much free by itself.
-        done(&["plan", &profile, "--budget", "80%", "--margin", "2%", "-o", &plan]);
+        // parts of blocks. `train` leaves as much free by itself. And its kernels take a few percent more in a run where two of their
+        // threads happen to need the most at the same time, which two measurements do not both see.
+        done(&["plan", &profile, "--budget", "80%", "--margin", "10%", "-o", &plan]);
         let found =
             json(&done(&small("train", &["--steps", "1", "--json", "--plan", &plan, "--profile", &profile])));
         assert_eq!(found["gradients"]["identical"], found["gradients"]["tensors"], "{cut}");

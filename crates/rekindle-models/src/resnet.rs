@@ -6,6 +6,7 @@ use burn::nn::conv::Conv2d;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
 use burn::tensor::{Device, Int, Tensor};
+use rekindle::nn::add;
 use rekindle::{Boundary, Error, Region, Staged, Under, tail};
 
 use crate::accuracy::share_right;
@@ -175,7 +176,10 @@ impl Bottleneck {
     /// The last third. Neither the sum nor the convolution needs what it makes.
     fn joined(expand: &Normed, Split { around, through }: Split) -> Tensor<4> {
         let activated = expand.activated(through);
-        tail(|| around + expand.convolved(activated))
+        tail(|| match expand.burn {
+            true => around + expand.convolved(activated),
+            false => add(around, expand.convolved(activated)),
+        })
     }
 
     /// Adds the bottleneck to a region as three stages. A convolution at the end of one is left out where it runs again.

@@ -7,6 +7,7 @@ use burn::module::{Content, DisplaySettings, Flag, Module, ModuleDisplay, Param}
 use burn::tensor::{Device, Distribution, Tensor, TensorData};
 
 use crate::kernel::Kernel;
+use crate::nn::add;
 use crate::node::{
     AnyTensor, Found, GraphBackend, Operation, apply_one, apply_widened, is_capture, rewrite, rewrite_from,
     unmade,
@@ -106,7 +107,7 @@ impl Dropout {
         let same = residual.dims() == input.dims() && residual.dtype() == input.dtype();
         let lean = same && !self.keep_mask;
         let Some(mask) = lean.then(|| self.mask(&input)).flatten() else {
-            return residual + self.forward(input);
+            return add(residual, self.forward(input));
         };
         let dtype = residual.dtype();
         apply_widened(DropAdd(mask), [AnyTensor::from(residual), AnyTensor::from(input)], dtype)

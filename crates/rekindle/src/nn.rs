@@ -3,6 +3,7 @@
 //! Each computes what Burn's function of the same name computes, within rounding, on the same parameters; the modules stay
 //! Burn's own. On Flex they have kernels of their own; on any other backend they go through Burn's operations.
 
+mod add;
 mod batch_norm;
 mod convolution;
 mod embedding;
@@ -12,6 +13,7 @@ mod norm;
 mod recurrent;
 mod rotary;
 
+pub use add::add;
 pub use batch_norm::{batch_norm, batch_norm_relu};
 pub use convolution::conv2d;
 pub use embedding::embedding;

@@ -45,7 +45,10 @@ impl InPieces {
         let mut job = Some(job);
         let mut left = self.promised.map(|peak| peak.get() / 128 / LEFT_BEHIND);
         let nested = seeds::nested();
-        let again = pieces.iter().any(|piece| matches!(piece, Piece::Planned { .. }));
+        // Two that go back at the same time do as in plain training, as long as neither needs more than what it kept.
+        let again = pieces
+            .iter()
+            .any(|piece| matches!(piece, Piece::Planned { .. } | Piece::Plain { option: Some(_), .. }));
         let mut run = Running {
             stages: self.stages.into_iter(),
             parameters: self.parameters.into_iter(),

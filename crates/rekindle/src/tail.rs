@@ -38,7 +38,7 @@ use std::cell::RefCell;
 /// # Ok::<(), rekindle::Error>(())
 /// ```
 ///
-/// In such a run [`nn::linear`](crate::nn::linear), [`nn::conv2d`](crate::nn::conv2d),
+/// In such a run [`nn::linear`](crate::nn::linear), [`nn::conv2d`](crate::nn::conv2d), [`nn::add`](crate::nn::add),
 /// [`Dropout::add`](crate::Dropout::add) and [`Dropout::forward`](crate::Dropout::forward) give `NaN`s of the right shape
 /// inside of `make`; everything else runs as ever. Planners count what that saves ([`StageProfile::unread_ns`](rekindle_plan::StageProfile)). Outside of a region, in
 /// the forward pass, and while [`Checks::Checksums`](crate::Checks) compares outputs, this only calls `make`.

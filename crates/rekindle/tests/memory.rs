@@ -10,7 +10,7 @@ use burn::tensor::activation::log_softmax;
 use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle::memory::{self, CountingAllocator};
-use rekindle::nn::{LinearCrossEntropy, batch_norm_relu, conv2d};
+use rekindle::nn::{LinearCrossEntropy, add, batch_norm_relu, conv2d, linear};
 use rekindle::{
     Budget, Bytes, NoModule, Places, Planner, Region, Rule, Staged, checkpoint, sweep, without_checkpointing,
 };
@@ -93,6 +93,26 @@ fn checkpointing_saves_what_it_says() {
         assert!(every_one < plain / 5, "every stage: {every_one} of {plain}");
         let square_root = step(&layers, &x, Rule::SquareRoot);
         assert!(square_root > every_one && square_root < plain / 2, "sqrt: {square_root} of {plain}");
+    });
+}
+
+/// Of an addition of Burn's, a balanced tape keeps both inputs until the backward begins, to add them up again.
+#[test]
+fn a_balanced_tape_keeps_a_sum_and_not_what_it_is_of() {
+    alone(|| {
+        let device = Device::flex().autodiff().gradient_checkpointing();
+        let [first, second, x] = [(); 3].map(|()| Tensor::<2>::ones([512, 512], &device).require_grad());
+        let kept = |sum: fn(Tensor<2>, Tensor<2>) -> Tensor<2>| {
+            sweep();
+            let before = live();
+            let around = linear(x.clone(), second.clone(), None);
+            let y = linear(sum(around, linear(x.clone(), first.clone(), None)), second.clone(), None);
+            let kept = live() - before;
+            y.sum().backward();
+            kept / MIB
+        };
+        kept(add);
+        assert_eq!((kept(add), kept(|x, y| x + y)), (2, 3));
     });
 }
 

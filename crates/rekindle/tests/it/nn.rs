@@ -4,7 +4,7 @@ use std::sync::MutexGuard;
 
 use burn::nn::{Embedding, EmbeddingConfig, LayerNormConfig, LinearConfig, RmsNormConfig};
 use burn::tensor::{DType, Distribution, Int, Tensor, TensorData, Tolerance, activation::log_softmax};
-use rekindle::nn::{LinearCrossEntropy, Rotary, layer_norm, linear, rms_norm};
+use rekindle::nn::{LinearCrossEntropy, Rotary, add, layer_norm, linear, rms_norm};
 use rekindle::{DropoutConfig, Error};
 
 use crate::common::*;
@@ -178,6 +178,23 @@ fn a_residual_is_added_to_what_dropout_leaves() {
         residual + dropout.forward(x)
     });
     assert_eq!(ours, apart);
+}
+
+#[test]
+fn a_sum_is_burns() {
+    let _alone = seeded();
+    for (length, dtype) in [(5, DType::F32), (70_000, DType::F32), (5000, DType::BF16), (50, DType::F64)] {
+        let inputs = [normal([length], dtype), normal([length], dtype)];
+        let ours = run(&inputs, |[around, through]| add(around, through));
+        assert_eq!(ours, run(&inputs, |[around, through]| around + through), "{length} of {dtype:?}");
+    }
+    // One spread over the other, and both of them the same.
+    let inputs = [normal([1], DType::F32), normal([8], DType::F32)];
+    let spread = run(&inputs, |[around, through]| add(around, through));
+    assert_eq!(spread, run(&inputs, |[around, through]| around + through));
+    let x = normal([8], DType::F32);
+    let twice = run(&[x.clone()], |[x]| add(x.clone(), x));
+    assert_eq!(twice, run(&[x], |[x]| x.clone() + x));
 }
 
 /// The loss with all logits held.
