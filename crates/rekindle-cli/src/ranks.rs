@@ -61,10 +61,10 @@ pub(crate) struct RankArguments {
     /// How gradients are added up: ordered by rank, the same bits as one process; or native, faster
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Ranks")]
     pub(crate) reduction: Option<Summing>,
-    /// A rank that the others wait for for so many seconds ends the run; one that sleeps does after 8
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, help_heading = "Ranks",
-          value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) patience: u32,
+    /// A rank that the others wait for for so many seconds ends the run; one that sleeps does after 8 [default: in a step twenty times the
+    /// slowest so far, and at least 8; anywhere else 600]
+    #[arg(long, value_name = "SECONDS", help_heading = "Ranks", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) patience: Option<u32>,
     /// Where each rank writes what it does, as rank-0.log and so on
     #[arg(long, value_name = "DIR", default_value = "rekindle-ranks", help_heading = "Ranks")]
     pub(crate) rank_logs: PathBuf,

@@ -47,5 +47,5 @@ pub use mpi::Mpi;
 pub use overlap::{Overlap, Overlapped};
 pub use partitioned::{Partitioned, share_plan};
 pub use tensor_parallel::TensorParallel;
-pub use watchdog::Patience;
+pub use watchdog::{Patience, Within};
 pub use zero::{Moments, Zero, ZeroStage};

@@ -16,7 +16,7 @@ use rekindle::Bytes;
 
 use crate::collective::{Pending, check_even, check_rank};
 use crate::neighbours::{self, Neighbours};
-use crate::watchdog::{Patience, Watchdog};
+use crate::watchdog::{Patience, Watchdog, Within};
 use crate::{Collective, DistError, Reduction};
 
 /// How many values of each rank travel at once: MPI counts in 31 bits, and what is on its way takes memory.
@@ -155,6 +155,23 @@ impl Mpi {
         watched.map_err(|source| DistError::Thread { source })?;
         let thread = Thread { jobs: Mutex::new(jobs), handle: Mutex::new(Some(handle)), watchdog };
         Ok(Self { thread: Arc::new(thread), group: 0, rank, size, ends: true })
+    }
+
+    /// Lets this rank compute for so long between two things that it asks for, and no longer, until what this gives is let go of: for
+    /// steps that took a second so far, where [`Patience`] has to allow for minutes at the start. Without any patience nobody looks.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use rekindle_dist::{Collective, Mpi};
+    ///
+    /// let world = Mpi::start(Some(Duration::from_secs(600)))?;
+    /// let step = world.within(Duration::from_secs(20));
+    /// world.barrier()?;
+    /// drop(step);
+    /// # Ok::<(), rekindle_dist::DistError>(())
+    /// ```
+    pub fn within(&self, most: Duration) -> Within {
+        self.thread.watchdog.within(most)
     }
 
     /// Has the thread do something with this group.

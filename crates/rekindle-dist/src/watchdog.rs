@@ -1,6 +1,6 @@
 //! Notices a rank that does nothing any more.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use crate::neighbours::{Neighbours, state};
@@ -18,7 +18,8 @@ use crate::neighbours::{Neighbours, state};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patience {
-    /// While it computes or not: give more than the longest step takes.
+    /// While it computes or not: give more than the longest step takes. For a part of the run that is known better, there is
+    /// [`Mpi::within`](crate::Mpi::within).
     pub computing: Option<Duration>,
     /// While all of its threads sleep, as far as the system tells (Linux): neither at work nor at a disk. Give more than a rank
     /// waits for anything but other ranks, such as a pipe or a network.
@@ -35,11 +36,15 @@ impl From<Option<Duration>> for Patience {
 }
 
 impl Patience {
-    /// How long to wait between looks; nothing, where there is nothing to look for.
+    /// How long to wait between looks; nothing, where there is nothing to look for. A time that is set later may be short.
     fn look(&self) -> Option<Duration> {
-        [self.computing, self.asleep, self.stopped].into_iter().flatten().min().map(|least| least / 10)
+        let least = [self.computing, self.asleep, self.stopped].into_iter().flatten().min()?;
+        Some((least / 10).min(LOOK))
     }
 }
+
+/// The longest time between two looks.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// What a rank did last. The last clone of it ends the watch.
 #[derive(Clone, Debug)]
@@ -53,11 +58,47 @@ struct Seen {
     what: &'static str,
     /// Whether it has begun only: then it is other ranks that are waited for.
     under_way: bool,
+    /// The most that it may compute at the moment, if that is less than ever.
+    within: Option<Duration>,
+}
+
+/// Whoever has this knows how long a rank may compute. See [`Mpi::within`](crate::Mpi::within).
+#[derive(Debug)]
+#[must_use = "it counts while somebody has it"]
+pub struct Within {
+    watchdog: Watchdog,
+    before: Option<Duration>,
+}
+
+impl Drop for Within {
+    fn drop(&mut self) {
+        self.watchdog.seen().within = self.before;
+    }
 }
 
 impl Watchdog {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Mutex::new(Seen { when: Instant::now(), what: "start", under_way: false })))
+        Self(Arc::new(Mutex::new(Seen {
+            when: Instant::now(),
+            what: "start",
+            under_way: false,
+            within: None,
+        })))
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets the rank compute for so long and no longer, until what this gives is let go of.
+    pub(crate) fn within(&self, most: Duration) -> Within {
+        let mut seen = self.seen();
+        let before = seen.within;
+        seen.within = Some(before.map_or(most, |before| before.min(most)));
+        // What it did until now, it was allowed to.
+        seen.when = Instant::now();
+        drop(seen);
+        Within { watchdog: self.clone(), before }
     }
 
     pub(crate) fn began(&self, what: &'static str) {
@@ -69,8 +110,8 @@ impl Watchdog {
     }
 
     fn note(&self, what: &'static str, under_way: bool) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) =
-            Seen { when: Instant::now(), what, under_way };
+        let mut seen = self.seen();
+        *seen = Seen { when: Instant::now(), what, under_way, within: seen.within };
     }
 
     /// Calls `bark` once this rank has neither asked for nor waited for anything for so long; with its number, once one of its neighbours
@@ -128,7 +169,7 @@ fn looked(
     let over = |most: Option<Duration>, time: Duration| most.is_some_and(|most| time >= most);
     let how = match since {
         Some(since) if over(patience.asleep, since.elapsed()) => "it sleeps, and has",
-        _ if over(patience.computing, idle) => "it has",
+        _ if over(patience.computing, idle) || over(seen.within, idle) => "it has",
         _ => return Some(Ok(())),
     };
     let idle = idle.as_secs_f64();
@@ -166,5 +207,20 @@ mod tests {
         dog.ended("all-reduce");
         let told = told.recv_timeout(Duration::from_secs(20));
         assert!(told.is_ok_and(|reason| reason.contains("since `all-reduce` ended")));
+    }
+
+    #[test]
+    fn a_time_that_is_set_for_a_while_counts_for_that_while() {
+        let dog = Watchdog::new();
+        let (send, told) = mpsc::channel();
+        let patience = Patience::from(Some(Duration::from_secs(600)));
+        let watched = dog.watch(patience, Neighbours::default(), move |_, reason| drop(send.send(reason)));
+        watched.unwrap_or_else(|error| panic!("{error}"));
+        drop(dog.within(Duration::from_millis(50)));
+        assert!(told.recv_timeout(Duration::from_millis(1500)).is_err());
+        let _outer = dog.within(Duration::from_millis(50));
+        // Nobody may allow more than somebody else did.
+        let _inner = dog.within(Duration::from_secs(600));
+        assert!(told.recv_timeout(Duration::from_secs(20)).is_ok());
     }
 }

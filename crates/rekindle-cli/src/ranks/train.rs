@@ -40,9 +40,16 @@ const ASLEEP: Duration = Duration::from_secs(8);
 /// One whose process is stopped is lost sooner: those that find it have to be ended as well, which takes some seconds.
 const STOPPED: Duration = Duration::from_secs(5);
 
+/// The longest that measuring, planning, the first step or a snapshot take.
+const ANYTHING: Duration = Duration::from_secs(600);
+/// A step that takes so many times as long as the slowest before it does not end any more; unless that is less than [`ASLEEP`], which a
+/// machine may be busy with something else for.
+const LONGER: u32 = 20;
+
 /// Runs the command on this rank.
 pub(crate) fn train(arguments: &TrainArguments, size: &Size) -> Result<(), Failure> {
-    let computing = Duration::from_secs(u64::from(arguments.ranks.patience));
+    let computing =
+        arguments.ranks.patience.map_or(ANYTHING, |seconds| Duration::from_secs(u64::from(seconds)));
     let world = Mpi::start(Patience {
         computing: Some(computing),
         asleep: Some(computing.min(ASLEEP)),
@@ -307,11 +314,17 @@ impl<M: Trainable> Prepared<M> {
         };
         let start = Instant::now();
         let mut losses = Vec::new();
+        let mut slowest = None;
         for number in first..steps {
             let batch = own_parts::<K>(&mut data, grid, size, device);
+            // Whoever says how long knows better.
+            let known = slowest.filter(|_| arguments.ranks.patience.is_none());
+            let within = known.map(|slowest| world.within(longest(slowest)));
             let stepped;
             (run, stepped) = run.step(&batch, size.seed.wrapping_add(u64::from(number)), rate)?;
+            drop(within);
             let Stepped { loss, peak, computing, took } = stepped;
+            slowest = slowest.max(Some(took));
             log.say(&format!(
                 "step {} loss {loss} peak {peak} computed {:.1} ms of {:.1} ms",
                 number + 1,
@@ -379,6 +392,11 @@ impl<M: Trainable> Prepared<M> {
     }
 }
 
+/// The longest that a step may take, after the slowest until then.
+fn longest(slowest: Duration) -> Duration {
+    slowest.saturating_mul(LONGER).max(ASLEEP)
+}
+
 /// The next batch's parts that are this replica's. All replicas draw the same batch.
 fn own_parts<K: Kind>(
     data: &mut Data<K::Source>,
@@ -392,7 +410,16 @@ fn own_parts<K: Kind>(
 
 #[cfg(test)]
 mod tests {
-    use super::same_on_all;
+    use std::time::Duration;
+
+    use super::{longest, same_on_all};
+
+    #[test]
+    fn steps_may_take_twenty_times_as_long_as_before_and_eight_seconds_in_any_case() {
+        assert_eq!(longest(Duration::from_millis(20)), Duration::from_secs(8));
+        assert_eq!(longest(Duration::from_secs(3)), Duration::from_secs(60));
+        assert_eq!(longest(Duration::MAX), Duration::MAX);
+    }
 
     #[test]
     fn ranks_that_were_started_differently_are_told_by_what_differs() {

@@ -28,7 +28,7 @@ pub(crate) struct Case {
 }
 
 /// A rank that does nothing for so long hangs, where a case is about that.
-const HANGING: Duration = Duration::from_secs(4);
+pub(crate) const HANGING: Duration = Duration::from_secs(4);
 /// What a rank says before it is lost, and then the time, in milliseconds since 1970: the run has to end soon after that.
 pub(crate) const LOST: &str = "lost at ";
 /// How soon.
@@ -97,6 +97,11 @@ pub(crate) const CASES: &[Case] = &[
         faults::hangs,
     ),
     badly(
+        "a_rank_that_computes_for_ever_in_a_step_ends_the_run",
+        &["rank 1 of {ranks}: hangs: it has asked for nothing for"],
+        faults::computes_for_ever,
+    ),
+    badly(
         "a_rank_that_sleeps_ends_the_run",
         &["rank 1 of {ranks}: hangs: it sleeps, and has asked for nothing for"],
         faults::hangs,
@@ -114,6 +119,7 @@ pub(crate) fn run(case: &Case) {
     let patience = match case.name {
         name if name.contains("sleeps") => Patience { asleep: Some(HANGING), ..Patience::default() },
         name if name.contains("stopped") => Patience { stopped: Some(HANGING), ..Patience::default() },
+        name if name.contains("computes_for_ever") => Some(Duration::from_secs(600)).into(),
         name => name.contains("hangs").then_some(HANGING).into(),
     };
     let world = Mpi::start(patience).unwrap();
