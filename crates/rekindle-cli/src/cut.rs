@@ -50,6 +50,15 @@ impl<M> Clone for CutModel<'_, M> {
 
 impl<M> Copy for CutModel<'_, M> {}
 
+impl std::fmt::Display for Cut {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Blocks => "blocks",
+            Self::Parts => "parts",
+        })
+    }
+}
+
 impl Cut {
     pub(crate) fn of<M>(self, model: &M) -> CutModel<'_, M> {
         CutModel { model, cut: self }

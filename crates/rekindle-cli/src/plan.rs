@@ -79,7 +79,7 @@ fn too_small(
     });
     let why = match set_by {
         Some(stage) => format!(
-            ", which {stage} needs. A smaller batch or shorter sequence, or cutting that stage in two, would lower it"
+            ", which {stage} needs. A smaller batch or shorter sequence, or cutting that stage in two, would lower all of it but gradients of parameters"
         ),
         None => ". A smaller batch or shorter sequence would lower it".to_owned(),
     };

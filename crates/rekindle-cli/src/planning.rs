@@ -179,7 +179,17 @@ pub(crate) fn ready<M: Trainable>(
     }
     // A plan that is kept in a file is of one cut, and stays so.
     let kept = planning.cache.filter(|path| path.exists()).and_then(|path| Planned::load(path).ok());
-    let kept = kept.map(|planned| cut_of(planned.profile().stages().len(), model, batch));
+    let kept = kept.map(|planned| cut_of(planned.profile(), model, batch));
+    if let (Some(kept), Some(path)) = (kept.filter(|kept| !cutting.cuts().contains(kept)), planning.cache) {
+        return Err(Failure::request(
+            anyhow::anyhow!(
+                "{} has a plan of {kept}, but --cut is {}",
+                path.display(),
+                cutting.cuts().iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
+            ),
+            "leave --cut out, or give another file",
+        ));
+    }
     let cuts = kept.as_ref().map_or(cutting.cuts(), std::slice::from_ref);
     let asked = target.budget(planning.plain).map_err(refused)?.holding(planning.held);
     let mut budget = asked;
@@ -320,10 +330,17 @@ fn surely(needed: u64) -> u64 {
     (needed.saturating_add(needed / 12)).div_ceil(ROUND) * ROUND
 }
 
-/// The cut that has so many stages.
-fn cut_of<M: Trainable>(stages: usize, model: &M, batch: &M::Batch) -> Cut {
-    let (region, input) = Cut::Blocks.of(model).stages(batch);
-    match stages == region.describe(&input).stages.len() {
+/// The cut that a profile is of: the one with as many stages, or at least with a second stage of such a name.
+fn cut_of<M: Trainable>(profile: &Profile, model: &M, batch: &M::Batch) -> Cut {
+    let stages = |cut: Cut| {
+        let (region, input) = cut.of(model).stages(batch);
+        region.describe(&input).stages
+    };
+    let count = profile.stages().len();
+    let blocks = stages(Cut::Blocks);
+    let known = |name: &str| blocks.iter().any(|stage| stage.name == name);
+    let named = || profile.stages().get(1).is_some_and(|stage| known(&stage.name));
+    match blocks.len() == count || stages(Cut::Parts).len() != count && named() {
         true => Cut::Blocks,
         false => Cut::Parts,
     }
@@ -348,7 +365,7 @@ pub(crate) fn from_file<M: Trainable>(
                 "give a file that `--cache` wrote, or a plan (rekindle.plan/1) with `--profile` and its profile",
             )
         })?;
-        let cut = cut_of(planned.profile().stages().len(), model, batch);
+        let cut = cut_of(planned.profile(), model, batch);
         if let Some(difference) = describe(cut).difference(planned.description()) {
             let error = rekindle::Error::OtherModel { difference: Box::new(difference) };
             return Err(refused(error));
@@ -356,7 +373,7 @@ pub(crate) fn from_file<M: Trainable>(
         return in_places(planned, cut, places);
     };
     let (profile, plan) = (crate::files::profile(profile)?, crate::files::plan(path)?);
-    let cut = cut_of(profile.stages().len(), model, batch);
+    let cut = cut_of(&profile, model, batch);
     let description = describe(cut);
     let own = check_profile(&profile, &description.device, cut.of(model), batch)?;
     check_budget(&plan, &own)?;
@@ -380,10 +397,12 @@ fn check_budget(plan: &rekindle::Plan, own: &Profile) -> Result<(), Failure> {
     match plan.budget_bytes {
         Some(budget) if needed > budget => Err(Failure::request(
             anyhow::anyhow!(
-                "the plan is for {budget}, but as its stages are measured here it takes {needed}"
+                "the plan is for {budget} ({} bytes), but as its stages are measured here it takes {needed} ({} bytes)",
+                budget.get(),
+                needed.get()
             ),
             format!(
-                "plan again with a profile of `rekindle profile --measure`, or with --margin {:.0}%",
+                "a stage needs more in some runs than in others, and a trace knows of no workspace: plan again with a new profile of `rekindle profile --measure`, or with --margin {:.0}%",
                 // Of what the plan takes as its profile says: it may have left something free before. And a little, for the next run.
                 (needed.get() as f64 / plan.predicted.peak_bytes.get().max(1) as f64 * 1.05 - 1.0) * 100.0
                     + 1.0

@@ -142,7 +142,7 @@ impl Usual {
                 ..Self::default()
             },
             ModelName::Lstm | ModelName::Gru => Self {
-                width: either(128, 32),
+                width: either(128, 64),
                 sequence: either(1_000, 100),
                 batch: either(8, 16),
                 ..Self::default()

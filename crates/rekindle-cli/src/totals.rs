@@ -98,7 +98,10 @@ pub(crate) fn held_by_training<M: Trainable>(
             anyhow::anyhow!(
                 "--memory is {all}, but weights, gradients and the optimizer's step take {updating}"
             ),
-            format!("give --memory {} or more, or make the model smaller", updating.get()),
+            format!(
+                "give more than --memory {}: what a step keeps comes on top, and how much that is at least is told then; or make the model smaller",
+                updating.get()
+            ),
         )),
         // What is free is free beside the weights, which are there already.
         Target::Free => Ok(state),

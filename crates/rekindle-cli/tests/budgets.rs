@@ -118,6 +118,10 @@ fn a_cached_plan_is_used_again_and_refused_for_another_model() {
         refused(&arguments, folder.path())
     };
     let mut words = vec![other(&["--dropout", "0.3"])];
+    // The plan of parts was once run without a word.
+    let blocks = small("train", &["--cut", "blocks", "--budget", "80%", "--cache", cache]);
+    words.push(refused(&blocks, folder.path()));
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), first);
     std::fs::write(&path, &first[..first.len() / 2]).unwrap();
     words.push(other(&[]));
     std::fs::write(&path, "{\"format\": \"rekindle.planned/9\"}").unwrap();
@@ -286,7 +290,10 @@ fn a_profile_says_how_far_apart_its_times_lay() {
 }
 
 #[test]
-fn a_trace_needs_no_text() {
+fn a_trace_needs_no_text_and_notes_no_more_of_attention_the_longer_it_is() {
+    // It took gigabytes of notes.
+    let long = ["--layers", "1", "--width", "16", "--heads", "2", "--batch", "1", "--sequence", "1000000"];
+    done(&[&["profile", "--trace", "--cut", "blocks", "--json"][..], &long].concat());
     let sizes = ["--layers", "1", "--width", "16", "--heads", "2", "--batch", "1", "--sequence", "65536"];
     let found = json(&done(&[&["profile", "--trace", "--cut", "blocks", "--json"][..], &sizes].concat()));
     assert_eq!(found["stages"].as_array().unwrap().len(), 3);

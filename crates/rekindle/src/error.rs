@@ -413,7 +413,7 @@ pub enum Error {
     },
     /// No plan fits the budget.
     #[error(
-        "no plan takes {budget} ({} bytes) or less; the smallest budget is {smallest} ({} bytes), which {set_by} needs. A smaller batch or shorter sequence, or cutting that stage in two, would lower it",
+        "no plan takes {budget} ({} bytes) or less; the smallest budget is {smallest} ({} bytes), which {set_by} needs. A smaller batch or shorter sequence, or cutting that stage in two, would lower all of it but gradients of parameters",
         budget.get(), smallest.get()
     )]
     BudgetTooSmall {

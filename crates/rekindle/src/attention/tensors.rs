@@ -13,6 +13,9 @@ use crate::node::{GraphBackend, is_capture};
 /// Scores of a block, all heads together, and the queries it has at least.
 const SCORES: usize = 32 * 1024;
 const QUERIES: usize = 16;
+/// The most blocks of a trace, which notes every operation of each: a million tokens would take gigabytes of notes.
+#[cfg(feature = "capture")]
+const CAPTURED: usize = 1024;
 
 /// Without a node of ours, all scores at once: on tensors without autodiff, and of a backend we have no nodes on.
 pub(super) fn plain(attend: &Attend, query: Tensor<4>, key: Tensor<4>, value: Tensor<4>) -> Tensor<4> {
@@ -133,9 +136,11 @@ const LOW: f32 = -1e30;
 /// What a sum of exponentials is at least: one of nothing is not divided by zero.
 const LITTLE: f32 = 1e-30;
 
-fn blocks(attend: &Attend) -> impl Iterator<Item = Rows<'_>> {
+fn blocks<B: GraphBackend>(attend: &Attend) -> impl Iterator<Item = Rows<'_>> {
     let Sizes { batch, heads, queries, keys, .. } = attend.sizes;
     let each = SCORES.checked_div(batch * heads * keys).unwrap_or(queries).max(QUERIES);
+    #[cfg(feature = "capture")]
+    let each = if is_capture::<B>() { each.max(queries.div_ceil(CAPTURED)) } else { each };
     (0..queries).step_by(each).map(move |start| Rows { attend, start, count: each.min(queries - start) })
 }
 
@@ -176,7 +181,7 @@ pub(super) fn forward<B: GraphBackend>(
 ) -> (FloatTensor<B>, FloatTensor<B>) {
     let (key, value) = (spread::<B>(attend, key), spread::<B>(attend, value));
     let (mut outputs, mut sums) = (Vec::new(), Vec::new());
-    for rows in blocks(attend) {
+    for rows in blocks::<B>(attend) {
         let hidden = rows.hidden::<B>(&query);
         let scores = hide::<B>(rows.scores::<B>(&query, &key), &hidden, LOW);
         let top = B::float_max_dim(scores.clone(), 3);
@@ -210,7 +215,7 @@ pub(super) fn backward<B: GraphBackend>(
             None => more,
         })
     };
-    for rows in blocks(attend) {
+    for rows in blocks::<B>(attend) {
         let hidden = rows.hidden::<B>(&query);
         let scores = hide::<B>(rows.scores::<B>(&query, &key), &hidden, LOW);
         let weights = B::float_exp(B::float_sub(scores, rows.of::<B>(sums.clone())));
