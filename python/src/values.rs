@@ -55,7 +55,7 @@ pub(crate) fn read(path: &Path, refusal: &'static str) -> PyResult<String> {
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let words = format!("`{}` is not text: byte {at} is not UTF-8", path.display());
-        let refused = Refusal::new(refusal, words).hint("profiles and plans are JSON files in UTF-8");
+        let refused = Refusal::new(refusal, words).hint("profiles, plans and settings are text in UTF-8");
         refused.part("kind", "invalid").into()
     })
 }

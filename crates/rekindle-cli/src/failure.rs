@@ -177,6 +177,6 @@ pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
     String::from_utf8(read(path)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         let error = anyhow::anyhow!("`{}` is not text: byte {at} is not UTF-8", path.display());
-        Failure::request(error, "profiles and plans are JSON files in UTF-8")
+        Failure::request(error, "profiles, plans and settings are text in UTF-8")
     })
 }

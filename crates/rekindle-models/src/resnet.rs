@@ -131,13 +131,43 @@ struct Split {
 #[derive(Module, Debug)]
 struct Reduce {
     reduce: Normed,
-    shortcut: Option<Conv2d>,
+    shortcut: bool,
 }
 
 impl Reduce {
+    /// What goes around, and what the convolution reads. Where channels or pixels change, the shortcut reads that, too: then it goes around
+    /// as well. What comes out of the shortcut would be kept for nobody, as the backward of a sum asks for neither of its parts.
+    fn activated(&self, x: Tensor<4>) -> Split {
+        let through = self.reduce.activated(x.clone());
+        Split { around: if self.shortcut { through.clone() } else { x }, through }
+    }
+
     fn forward(&self, x: Tensor<4>) -> Split {
-        let activated = self.reduce.activated(x.clone());
-        tail(|| Bottleneck::split(&self.reduce, self.shortcut.as_ref(), x, activated))
+        let Split { around, through } = self.activated(x);
+        Split { around, through: tail(|| self.reduce.convolved(through)) }
+    }
+}
+
+/// The last third.
+#[derive(Module, Debug)]
+struct Expand {
+    expand: Normed,
+    shortcut: Option<Conv2d>,
+}
+
+impl Expand {
+    /// Neither the sum nor the convolutions need what they make.
+    fn forward(&self, Split { around, through }: Split) -> Tensor<4> {
+        let activated = self.expand.activated(through);
+        let burn = self.expand.burn;
+        tail(|| {
+            let around = match &self.shortcut {
+                Some(shortcut) => convolved(shortcut, around, burn),
+                None => around,
+            };
+            let through = self.expand.convolved(activated);
+            if burn { around + through } else { add(around, through) }
+        })
     }
 }
 
@@ -159,32 +189,19 @@ impl Bottleneck {
 
     /// The whole bottleneck.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<4> {
-        let activated = self.reduce.activated(x.clone());
-        let Split { around, through } = Self::split(&self.reduce, self.shortcut.as_ref(), x, activated);
-        Self::joined(&self.expand, Split { around, through: self.middle.forward(through) })
+        let (first, last) = self.ends();
+        let Split { around, through } = first.activated(x);
+        last.forward(Split { around, through: self.middle.forward(first.reduce.convolved(through)) })
     }
 
-    /// Where channels or pixels change, the shortcut reads what was normalised, too.
-    fn split(reduce: &Normed, shortcut: Option<&Conv2d>, x: Tensor<4>, activated: Tensor<4>) -> Split {
-        let around = match shortcut {
-            Some(shortcut) => convolved(shortcut, activated.clone(), reduce.burn),
-            None => x,
-        };
-        Split { around, through: reduce.convolved(activated) }
-    }
-
-    /// The last third. Neither the sum nor the convolution needs what it makes.
-    fn joined(expand: &Normed, Split { around, through }: Split) -> Tensor<4> {
-        let activated = expand.activated(through);
-        tail(|| match expand.burn {
-            true => around + expand.convolved(activated),
-            false => add(around, expand.convolved(activated)),
-        })
+    fn ends(&self) -> (Reduce, Expand) {
+        let Self { reduce, expand, shortcut, .. } = self.clone();
+        (Reduce { reduce, shortcut: shortcut.is_some() }, Expand { expand, shortcut })
     }
 
     /// Adds the bottleneck to a region as three stages. A convolution at the end of one is left out where it runs again.
     fn stages<I: Boundary>(&self, region: Region<I, Tensor<4>>, name: &str) -> Region<I, Tensor<4>> {
-        let first = Reduce { reduce: self.reduce.clone(), shortcut: self.shortcut.clone() };
+        let (first, last) = self.ends();
         region
             .stage(format!("{name}.reduce"), &first, Reduce::forward)
             .stage(
@@ -195,7 +212,7 @@ impl Bottleneck {
                     Split { around, through: tail(|| middle.convolved(activated)) }
                 },
             )
-            .stage(format!("{name}.expand"), &self.expand, Self::joined)
+            .stage(format!("{name}.expand"), &last, Expand::forward)
     }
 }
 

@@ -58,21 +58,9 @@ fn holds_its_budgets<S, const D: usize>(model: &impl Module, cut: &S, batch: &S:
 where
     S: Staged<Output = Tensor<D>>,
 {
-    holds_its_budgets_within(model, cut, batch, 0.1);
-}
-
-/// The same, where no more than a part of what is predicted may turn out not to be needed.
-fn holds_its_budgets_within<S, const D: usize>(
-    model: &impl Module,
-    cut: &S,
-    batch: &S::Batch,
-    not_needed: f64,
-) where
-    S: Staged<Output = Tensor<D>>,
-{
     let parts = [1.1, 0.75, 0.5, 0.35].map(|part| Budget::of_plain(part).unwrap());
     let budgets: Vec<Budget> = parts.into_iter().chain([Budget::smallest()]).collect();
-    let (smallest, plain) = holds_these_budgets(model, cut, batch, not_needed, &budgets);
+    let (smallest, plain) = holds_these_budgets(model, cut, batch, &budgets);
     assert!(smallest.get() < plain.get() * 2 / 3, "the smallest budget saves something");
 }
 
@@ -81,7 +69,6 @@ fn holds_these_budgets<S, const D: usize>(
     model: &impl Module,
     cut: &S,
     batch: &S::Batch,
-    not_needed: f64,
     budgets: &[Budget],
 ) -> (Bytes, Bytes)
 where
@@ -112,7 +99,7 @@ where
         let listed = rekindle::usual_bookkeeping(profile.stages().len());
         let predicted: Bytes = [planned.plan().predicted.peak_bytes, listed].into_iter().sum();
         let off = peak.get() as f64 / predicted.get() as f64 - 1.0;
-        assert!((-not_needed..=0.1).contains(&off), "{budget}: {peak}, but {predicted} predicted");
+        assert!(off.abs() <= 0.1, "{budget}: {peak}, but {predicted} predicted");
         assert!(within <= last, "{budget}");
         last = within;
     }
@@ -180,8 +167,8 @@ fn a_residual_network_keeps_every_budget_in_both_cuts() {
         // As deep as it takes for a third of plain's peak to be within reach of whole bottlenecks.
         let model = ResNetConfig::new(vec![8, 3], 10).with_width(8).init(&device()).unwrap();
         holds_its_budgets(&model, &model, &image_batch(2));
-        // What goes around is four times as wide as what goes through, and is counted in every boundary that passes it on.
-        holds_its_budgets_within(&model, &model.fine(), &image_batch(2), 0.2);
+        // Predicted a fifth too high, once: what came out of a shortcut was kept for nobody, and let go of.
+        holds_its_budgets(&model, &model.fine(), &image_batch(2));
     });
 }
 
@@ -193,7 +180,7 @@ fn a_residual_network_of_wide_convolutions_keeps_its_budgets() {
         device().seed(3);
         let model = ResNetConfig::new(vec![1, 1, 1], 10).with_width(32).init(&device()).unwrap();
         let budgets = [Budget::of_plain(1.1).unwrap(), Budget::smallest()];
-        holds_these_budgets(&model, &model, &image_batch(1), 0.1, &budgets);
+        holds_these_budgets(&model, &model, &image_batch(1), &budgets);
     });
 }
 

@@ -6,8 +6,8 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 
 use super::steps::{
-    Inputs, Piece, Rows, Sizes, Steps, added, columns, for_each, layer, layer_back, layer_of, of_step, rest,
-    sigmoid_slope, stacked, tanh_slope, turned, written,
+    Inputs, Piece, Rows, Sizes, Steps, added, columns, first_state, for_each, layer, layer_back, layer_of,
+    of_step, rest, sigmoid_slope, stacked, tanh_slope, turned, written,
 };
 use crate::kernel::vectorised;
 use crate::matrix::{Into, Matrix, Shape as Lying, multiply};
@@ -414,11 +414,12 @@ impl pulp::NullaryFnOnce for TurnReset<'_> {
 
 /// The state, and what is kept of each step.
 fn by_operations<B: GraphBackend>(
-    [mut state, inputs, gates, gates_bias, new, new_bias]: [FloatTensor<B>; 6],
+    [state, inputs, gates, gates_bias, new, new_bias]: [FloatTensor<B>; 6],
     lean: bool,
 ) -> (FloatTensor<B>, Vec<FloatTensor<B>>) {
     let width = new.shape()[1];
     let sizes = Sizes::of::<B>(&inputs, width);
+    let mut state = first_state::<B>(state);
     let mut kept = Vec::with_capacity(sizes.steps);
     for step in 0..sizes.steps {
         let input = of_step::<B>(&inputs, sizes, step);

@@ -6,8 +6,8 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 
 use super::steps::{
-    Inputs, Piece, Rows, Sizes, Steps, added, columns, for_each, layer, layer_back, layer_of, of_step,
-    sigmoid_slope, stacked, tanh_slope, turned, written,
+    Inputs, Piece, Rows, Sizes, Steps, added, columns, first_state, for_each, layer, layer_back, layer_of,
+    of_step, sigmoid_slope, stacked, tanh_slope, turned, written,
 };
 use crate::kernel::vectorised;
 use crate::matrix::{Into, Matrix, Shape as Lying, multiply};
@@ -368,7 +368,7 @@ fn by_operations<B: GraphBackend>(
 ) -> (FloatTensor<B>, Vec<FloatTensor<B>>) {
     let width = weight.shape()[1] / 4;
     let sizes = Sizes::of::<B>(&inputs, width);
-    let (mut hidden, mut cell) = (columns::<B>(&state, 0, width), columns::<B>(&state, width, width));
+    let [mut hidden, mut cell] = [0, width].map(|first| first_state::<B>(columns::<B>(&state, first, width)));
     let mut kept = Vec::with_capacity(sizes.steps);
     for step in 0..sizes.steps {
         let rows = B::float_cat(vec![of_step::<B>(&inputs, sizes, step), hidden.clone()], 1);

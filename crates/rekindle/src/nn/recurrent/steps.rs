@@ -10,6 +10,8 @@ use rayon::iter::{IntoParallelIterator, ParallelIterator};
 
 use crate::kernel::vectorised;
 use crate::matrix::{Into, Matrix, Shape as Lying, multiply};
+#[cfg(feature = "capture")]
+use crate::node::is_capture;
 use crate::node::{GraphBackend, Strided, elements_mut, made, ordered, strided};
 
 /// Sequences that go through all steps together: a number of its own, not one that goes by the threads there are.
@@ -258,6 +260,15 @@ pub(super) fn columns<B: GraphBackend>(
 ) -> FloatTensor<B> {
     let rows = tensor.shape()[0];
     B::float_slice(tensor.clone(), &[Slice::from(0..rows), Slice::from(first..first + count)])
+}
+
+/// The state before the first step, by operations. In a trace it has memory of its own: the kernels keep a copy where a view would do.
+pub(super) fn first_state<B: GraphBackend>(state: FloatTensor<B>) -> FloatTensor<B> {
+    #[cfg(feature = "capture")]
+    if is_capture::<B>() {
+        return B::float_mul_scalar(state, 1.0.into());
+    }
+    state
 }
 
 /// The inputs of a step, by an operation.
