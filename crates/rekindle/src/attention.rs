@@ -199,6 +199,7 @@ impl Attend {
 impl Operation<3> for Attend {
     const READS: [bool; 3] = [true; 3];
     const CHEAP: bool = false;
+    const ANYWHERE: bool = true;
 
     fn forward<B: GraphBackend>(self, inputs: [FloatTensor<B>; 3]) -> FloatTensor<B> {
         self.record::<B>(inputs).0

@@ -109,6 +109,15 @@ where
     }
 }
 
+/// Whether each operation on tensors of this backend is a launch on a device of its own, where few large ones are better than many.
+pub(crate) fn is_far<B: GraphBackend>() -> bool {
+    #[cfg(feature = "cuda")]
+    let is_far = std::any::TypeId::of::<B>() == std::any::TypeId::of::<burn::backend::Cube>();
+    #[cfg(not(feature = "cuda"))]
+    let is_far = false;
+    is_far
+}
+
 /// Whether tensors of this backend have shapes and no values.
 #[cfg(feature = "capture")]
 pub(crate) fn is_capture<B: GraphBackend>() -> bool {

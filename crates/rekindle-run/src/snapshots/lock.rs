@@ -12,7 +12,14 @@ const NAME: &str = "lock";
 /// Holds the directory. The system lets go of it when the process ends, however it ends.
 #[derive(Debug)]
 pub(super) struct Lock {
-    _file: File,
+    file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing it would not do while this process starts another: that has the file as well, for a moment, and the lock with it.
+        let _ = self.file.unlock();
+    }
 }
 
 impl Lock {
@@ -28,7 +35,7 @@ impl Lock {
         }
         // Only for the other's error. A disk that is full may not keep anyone from reading snapshots.
         let _ = file.set_len(0).and_then(|()| writeln!(file, "{}", std::process::id()));
-        Ok(Self { _file: file })
+        Ok(Self { file })
     }
 }
 

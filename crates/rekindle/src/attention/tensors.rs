@@ -4,14 +4,16 @@
 
 use burn::backend::tensor::{BoolTensor, FloatTensor};
 use burn::backend::{Backend, TensorMetadata};
-use burn::tensor::{Bool, BoolDType, Distribution, Shape, Slice, Tensor, TensorData};
+use burn::tensor::{Bool, BoolDType, Distribution, IntDType, Shape, Slice, Tensor, TensorData};
 
 use super::{Attend, Sizes};
 use crate::dropout::forward_without_node;
-use crate::node::{GraphBackend, is_capture};
+use crate::node::{GraphBackend, is_capture, is_far};
 
 /// Scores of a block, all heads together, and the queries it has at least.
 const SCORES: usize = 32 * 1024;
+/// The scores of one where each operation is a launch.
+const FAR: usize = 8 << 20;
 const QUERIES: usize = 16;
 /// The most blocks of a trace, which notes every operation of each: a million tokens would take gigabytes of notes.
 #[cfg(feature = "capture")]
@@ -81,7 +83,7 @@ impl Rows<'_> {
 
     /// Which keys must not be looked at; nothing, when all may be.
     fn hidden<B: GraphBackend>(&self, like: &FloatTensor<B>) -> Option<BoolTensor<B>> {
-        let Sizes { batch, heads, keys, .. } = self.attend.sizes;
+        let Sizes { batch, heads, queries, keys, .. } = self.attend.sizes;
         if !self.attend.causal && self.attend.hidden.is_none() {
             return None;
         }
@@ -91,12 +93,32 @@ impl Rows<'_> {
             let shape = Shape::new([batch, heads, self.count, keys]);
             return Some(B::bool_zeros(shape, &like.device(), BoolDType::Native));
         }
-        let rows =
-            (0..batch).flat_map(|batch| (self.start..self.start + self.count).map(move |row| (batch, row)));
-        let hidden: Vec<bool> = rows.flat_map(|(batch, row)| self.attend.hidden_row(batch, row)).collect();
-        let hidden = TensorData::new(hidden, [batch, 1, self.count, keys]);
-        let hidden = B::bool_from_data(hidden, &like.device());
-        Some(B::bool_expand(hidden, Shape::new([batch, heads, self.count, keys])))
+        let device = like.device();
+        let of_all = |hidden| B::bool_expand(hidden, Shape::new([batch, heads, self.count, keys]));
+        // Made where it is used: there are as many as scores.
+        let ahead = self.attend.causal.then(|| {
+            let numbers = |from: usize, shape: [usize; 4]| {
+                let count = shape.iter().product::<usize>();
+                let numbers = from as i64..(from + count) as i64;
+                let numbers = B::int_arange(numbers, &device, IntDType::I32);
+                B::int_expand(
+                    B::int_reshape(numbers, Shape::new(shape)),
+                    Shape::new([1, 1, self.count, keys]),
+                )
+            };
+            // The last query and the last key belong together.
+            let (queries, of_keys) =
+                (numbers(self.start + keys, [1, 1, self.count, 1]), numbers(queries, [1, 1, 1, keys]));
+            of_all(B::int_greater(of_keys, queries, BoolDType::Native))
+        });
+        let hidden = self.attend.hidden.as_deref().map(|hidden| {
+            let hidden = TensorData::new(hidden.to_vec(), [batch, 1, 1, keys]);
+            of_all(B::bool_from_data(hidden, &device))
+        });
+        match (ahead, hidden) {
+            (Some(ahead), Some(hidden)) => Some(B::bool_or(ahead, hidden)),
+            (ahead, hidden) => ahead.or(hidden),
+        }
     }
 
     /// What the probabilities are multiplied by.
@@ -138,7 +160,8 @@ const LITTLE: f32 = 1e-30;
 
 fn blocks<B: GraphBackend>(attend: &Attend) -> impl Iterator<Item = Rows<'_>> {
     let Sizes { batch, heads, queries, keys, .. } = attend.sizes;
-    let each = SCORES.checked_div(batch * heads * keys).unwrap_or(queries).max(QUERIES);
+    let scores = if is_far::<B>() { FAR } else { SCORES };
+    let each = scores.checked_div(batch * heads * keys).unwrap_or(queries).max(QUERIES);
     #[cfg(feature = "capture")]
     let each = if is_capture::<B>() { each.max(queries.div_ceil(CAPTURED)) } else { each };
     (0..queries).step_by(each).map(move |start| Rows { attend, start, count: each.min(queries - start) })

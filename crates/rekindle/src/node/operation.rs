@@ -32,6 +32,9 @@ pub(crate) trait Operation<const N: usize>: Clone + Debug + Send + Sync + 'stati
     const CHEAP: bool;
     /// Whether it can be run again where a stage [marks](crate::again) it and a plan wants that. It keeps nothing but inputs then.
     const AGAIN: bool = false;
+    /// Whether it is a node on a device with memory of its own, too, where Burn's operations do it a block at a time. Our kernels work where
+    /// the process has its memory; of most operations Burn's own are the better ones there, being one launch and not many.
+    const ANYWHERE: bool = false;
     /// Of which inputs the backward goes on with the sum of gradients that is there already, instead of having its own added to that: it is
     /// given the sum, and gives it back with what it added. For whoever adds several times, in an order of its own.
     const SUMS: [bool; N] = [false; N];
@@ -92,8 +95,8 @@ pub(crate) fn apply_one<const D: usize>(
 /// Runs an operation on tensors with autodiff, all of one backend. Any others, and those of a backend that this build
 /// cannot record on, are handed back.
 #[allow(clippy::result_large_err, reason = "neither is an error: both are tensors, which are moved anyway")]
-pub(crate) fn apply<const N: usize>(
-    operation: impl Operation<N>,
+pub(crate) fn apply<O: Operation<N>, const N: usize>(
+    operation: O,
     inputs: [AnyTensor; N],
 ) -> Result<AnyTensor, [AnyTensor; N]> {
     let Some(DispatchTensorKind::Autodiff(kind)) = inputs.first().map(|input| &input.0.kind) else {
@@ -106,8 +109,8 @@ pub(crate) fn apply<const N: usize>(
         DispatchTensorKind::NdArray(_) => apply_on::<burn::backend::NdArray, N>,
         #[cfg(feature = "capture")]
         DispatchTensorKind::Capture(_) => apply_on::<burn::backend::Capture, N>,
-        // Not on CUDA: our kernels work where the process has its memory, and what they do there through Burn's operations, a
-        // block at a time, is many small launches. Burn's own operations are the better ones.
+        #[cfg(feature = "cuda")]
+        DispatchTensorKind::Cube(_) if O::ANYWHERE => apply_on::<burn::backend::Cube, N>,
         #[allow(unreachable_patterns)]
         _ => return Err(inputs),
     };

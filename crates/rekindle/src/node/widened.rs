@@ -48,6 +48,7 @@ impl<O: Operation<N>, const N: usize> Operation<N> for Widened<O, N> {
     const READS: [bool; N] = O::READS;
     const CHEAP: bool = O::CHEAP;
     const AGAIN: bool = O::AGAIN;
+    const ANYWHERE: bool = O::ANYWHERE;
     const SUMS: [bool; N] = O::SUMS;
 
     fn forward<B: GraphBackend>(self, inputs: [FloatTensor<B>; N]) -> FloatTensor<B> {

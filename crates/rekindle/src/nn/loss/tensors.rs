@@ -90,7 +90,8 @@ pub(super) fn forward<B: GraphBackend>(
         let target = B::float_mul_scalar(target, (1.0 - loss.smoothing).into());
         let smooth = B::float_mul_scalar(B::float_sum_dim(logits, 1), loss.everywhere().into());
         let each = B::float_sub(log_sum.clone(), B::float_add(target, smooth));
-        let sum = B::float_sum(B::float_mul(each, rows.weights));
+        // Along a dimension: some devices add up all elements in no order.
+        let sum = B::float_sum_dim(B::float_mul(each, rows.weights), 0);
         total = Some(match total {
             Some(total) => B::float_add(total, sum),
             None => sum,
