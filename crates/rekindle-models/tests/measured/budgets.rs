@@ -259,7 +259,10 @@ fn a_budget_under_the_smallest_names_it_and_what_needs_it() {
             words.starts_with("no plan takes 1000 B (1000 bytes) or less; the smallest budget is "),
             "{words}"
         );
-        assert!(words.contains("(`block.0`) with ") && words.contains("tape 2 ("), "{words}");
+        // Which of them are the largest two hangs on how many threads happen to work at once.
+        let parts = ["tape 2 (", "workspace of backward 2 (", "gradients of the parameters behind x2 ("];
+        let named = parts.iter().filter(|part| words.contains(*part)).count();
+        assert!(words.contains("(`block.0`) with ") && named == 2, "{words}");
         assert!(words.contains("A smaller batch or shorter sequence"), "{words}");
         plan(smallest).unwrap();
     });

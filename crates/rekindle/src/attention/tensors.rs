@@ -94,6 +94,8 @@ impl Rows<'_> {
             return Some(B::bool_zeros(shape, &like.device(), BoolDType::Native));
         }
         let device = like.device();
+        // Not every device has a type of one bit's worth.
+        let stored = if is_far::<B>() { BoolDType::U8 } else { BoolDType::Native };
         let of_all = |hidden| B::bool_expand(hidden, Shape::new([batch, heads, self.count, keys]));
         // Made where it is used: there are as many as scores.
         let ahead = self.attend.causal.then(|| {
@@ -109,11 +111,11 @@ impl Rows<'_> {
             // The last query and the last key belong together.
             let (queries, of_keys) =
                 (numbers(self.start + keys, [1, 1, self.count, 1]), numbers(queries, [1, 1, 1, keys]));
-            of_all(B::int_greater(of_keys, queries, BoolDType::Native))
+            of_all(B::int_greater(of_keys, queries, stored))
         });
         let hidden = self.attend.hidden.as_deref().map(|hidden| {
             let hidden = TensorData::new(hidden.to_vec(), [batch, 1, 1, keys]);
-            of_all(B::bool_from_data(hidden, &device))
+            of_all(B::bool_from_data(hidden.convert_dtype(stored.into()), &device))
         });
         match (ahead, hidden) {
             (Some(ahead), Some(hidden)) => Some(B::bool_or(ahead, hidden)),

@@ -34,6 +34,7 @@ pub(crate) trait Operation<const N: usize>: Clone + Debug + Send + Sync + 'stati
     const AGAIN: bool = false;
     /// Whether it is a node on a device with memory of its own, too, where Burn's operations do it a block at a time. Our kernels work where
     /// the process has its memory; of most operations Burn's own are the better ones there, being one launch and not many.
+    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "there is no such device in this build"))]
     const ANYWHERE: bool = false;
     /// Of which inputs the backward goes on with the sum of gradients that is there already, instead of having its own added to that: it is
     /// given the sum, and gives it back with what it added. For whoever adds several times, in an order of its own.
