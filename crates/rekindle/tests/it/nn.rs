@@ -193,8 +193,8 @@ fn a_sum_is_burns() {
     let spread = run(&inputs, |[around, through]| add(around, through));
     assert_eq!(spread, run(&inputs, |[around, through]| around + through));
     let x = normal([8], DType::F32);
-    let twice = run(&[x.clone()], |[x]| add(x.clone(), x));
-    assert_eq!(twice, run(&[x], |[x]| x.clone() + x));
+    let twice = run(std::array::from_ref(&x), |[x]| add(x.clone(), x));
+    assert_eq!(twice, run(std::array::from_ref(&x), |[x]| x.clone() + x));
 }
 
 /// The loss with all logits held.
