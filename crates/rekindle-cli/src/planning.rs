@@ -180,13 +180,11 @@ pub(crate) fn ready<M: Trainable>(
     // A plan that is kept in a file is of one cut, and stays so.
     let kept = planning.cache.filter(|path| path.exists()).and_then(|path| Planned::load(path).ok());
     let kept = kept.map(|planned| cut_of(planned.profile(), model, batch));
-    if let (Some(kept), Some(path)) = (kept.filter(|kept| !cutting.cuts().contains(kept)), planning.cache) {
+    if let (Some(path), Some(kept), [asked]) = (planning.cache, kept, cutting.cuts())
+        && kept != *asked
+    {
         return Err(Failure::request(
-            anyhow::anyhow!(
-                "{} has a plan of {kept}, but --cut is {}",
-                path.display(),
-                cutting.cuts().iter().map(ToString::to_string).collect::<Vec<_>>().join(" or ")
-            ),
+            anyhow::anyhow!("{} has a plan of {kept}, but --cut is {asked}", path.display()),
             "leave --cut out, or give another file",
         ));
     }
