@@ -1,7 +1,5 @@
 //! Steps of a gated recurrent unit.
 
-use std::borrow::Cow;
-
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 
@@ -62,10 +60,9 @@ impl Operation<6> for Gru {
             return [const { None }; 6];
         };
         let Sizes { features, width, .. } = sizes;
-        let states = match <&[_; 2]>::try_from(kept.as_slice()) {
-            Ok(kept) => kept.each_ref().map(|kept| ordered::<B>(kept).unwrap_or_default()),
-            Err(_) => replayed(sizes, &state_at, &ordered::<B>(&made_at).unwrap_or_default()).map(Cow::Owned),
-        };
+        let kept = <&[_; 2]>::try_from(kept.as_slice());
+        let kept = kept.ok().map(|kept| kept.each_ref().map(|kept| ordered::<B>(kept).unwrap_or_default()));
+        let mut again = [(); 2].map(|()| vec![0.0; if kept.is_some() { 0 } else { sizes.each(width) }]);
         let [_, of_inputs_wanted, ..] = found.wanted;
         let mut of_state = gradient.into_owned();
         let mut of_inputs = vec![0.0; if of_inputs_wanted { sizes.each(features) } else { 0 }];
@@ -73,14 +70,22 @@ impl Operation<6> for Gru {
             let inputs = if of_inputs_wanted { turned(weight, columns, 0, features) } else { Vec::new() };
             (turned(weight, columns, features, width), inputs)
         };
-        let back =
-            Back { sizes, states: &states[0], gates: turn(&gates_at, 2 * width), new: turn(&new_at, width) };
+        let back = Back {
+            sizes,
+            state: &state_at,
+            kept: kept.as_ref().map(|[states, _]| &**states),
+            gates: turn(&gates_at, 2 * width),
+            new: turn(&new_at, width),
+        };
         let made_at = written::<B>(made_at, |made_at| {
+            let [states, resets] = &mut again;
+            let [states, resets] = [states, resets].map(|states| sizes.cut(states, sizes.steps * width));
+            let mut again = states.zip(resets);
             let mut of_inputs = sizes.cut(&mut of_inputs, sizes.steps * features);
             let parts = sizes.cut(made_at, sizes.steps * 3 * width).zip(sizes.cut(&mut of_state, width));
-            let parts = parts.map(|(made, state)| (made, state, of_inputs.next()));
-            for_each(sizes, parts, |piece, (made, state, of_inputs)| {
-                back.run(piece, made, state, of_inputs.unwrap_or_default());
+            let parts = parts.map(|(made, state)| (made, state, again.next(), of_inputs.next()));
+            for_each(sizes, parts, |piece, (made, state, again, of_inputs)| {
+                back.run(piece, made, state, again, of_inputs.unwrap_or_default());
             });
         });
         let gradients = ordered::<B>(&made_at).unwrap_or_default();
@@ -93,7 +98,11 @@ impl Operation<6> for Gru {
             first,
             columns,
         };
-        let (of_gates, of_new) = (steps(&states[0], 0, 2 * width), steps(&states[1], 2 * width, width));
+        let [states, resets] = match &kept {
+            Some(kept) => kept.each_ref().map(|kept| &**kept),
+            None => again.each_ref().map(|again| &**again),
+        };
+        let (of_gates, of_new) = (steps(states, 0, 2 * width), steps(resets, 2 * width, width));
         let [_, _, gates_sum, gates_bias, new_sum, new_bias] = found.sums;
         let [_, _, gates_wanted, gates_bias_wanted, new_wanted, new_bias_wanted] = found.wanted;
         [
@@ -169,24 +178,6 @@ fn run<B: GraphBackend>(
         kept.extend(states.map(|states| made::<B>(states, sized(width), inputs)));
     }
     Some((made::<B>(made_state, state.shape().as_slice(), inputs), kept))
-}
-
-/// The state before each step and what the reset leaves of it, from what was made.
-fn replayed(sizes: Sizes, state: &[f32], made: &[f32]) -> [Vec<f32>; 2] {
-    let width = sizes.width;
-    let mut states = [(); 2].map(|()| vec![0.0; sizes.each(width)]);
-    let mut kept = states.each_mut().map(|states| sizes.cut(states, sizes.steps * width));
-    let parts = sizes.pieces().map(|_| kept.each_mut().map(|kept| kept.next().unwrap_or_default()));
-    for_each(sizes, parts, |piece, states| {
-        let size = piece.count * width;
-        let mut rolling = Rolling::new(width, &state[piece.first * width..][..size], states);
-        let made = &made[piece.first * sizes.steps * 3 * width..];
-        for (step, made) in made.chunks(3 * size).take(sizes.steps).enumerate() {
-            rolling.reset(step, made);
-            vectorised(Move { width, made, state: &mut rolling.state });
-        }
-    });
-    states
 }
 
 /// The state as it goes from step to step, and what is to be kept of it, if there is room.
@@ -275,6 +266,15 @@ impl pulp::NullaryFnOnce for Renew<'_> {
     }
 }
 
+/// The state before each step, from what was made.
+fn states_again(width: usize, first: &[f32], made: &[f32], states: &mut [f32]) {
+    let mut state = first.to_vec();
+    for (states, made) in states.chunks_exact_mut(first.len()).zip(made.chunks_exact(3 * first.len())) {
+        states.copy_from_slice(&state);
+        vectorised(Move { width, made, state: &mut state });
+    }
+}
+
 /// Goes on with the state.
 struct Move<'a> {
     width: usize,
@@ -300,19 +300,35 @@ impl pulp::NullaryFnOnce for Move<'_> {
 /// Back through all steps of a piece.
 struct Back<'a> {
     sizes: Sizes,
+    /// Before the first step.
+    state: &'a [f32],
     /// Before each step.
-    states: &'a [f32],
+    kept: Option<&'a [f32]>,
     /// Weights' rows as columns: of the state, and of the inputs where somebody asks for their gradient.
     gates: (Vec<f32>, Vec<f32>),
     new: (Vec<f32>, Vec<f32>),
 }
 
 impl Back<'_> {
-    /// Writes their gradients over what was kept and over the state, and the gradients of the inputs if there is room.
-    fn run(&self, piece: Piece, made: &mut [f32], of_state: &mut [f32], of_inputs: &mut [f32]) {
+    /// Writes their gradients over what was made and over the state, the state before each step and what the reset leaves of it where they
+    /// were not kept, and the gradients of the inputs if there is room.
+    fn run(
+        &self,
+        piece: Piece,
+        made: &mut [f32],
+        of_state: &mut [f32],
+        again: Option<(&mut [f32], &mut [f32])>,
+        of_inputs: &mut [f32],
+    ) {
         let Sizes { steps, features, width, .. } = self.sizes;
         let size = piece.count * width;
-        let states = &self.states[piece.first * steps * width..];
+        let (states, mut resets) = match again {
+            Some((states, resets)) => {
+                states_again(width, &self.state[piece.first * width..][..size], made, states);
+                (&*states, Some(resets))
+            }
+            None => (&self.kept.unwrap_or_default()[piece.first * steps * width..], None),
+        };
         let [mut of_reset, mut of_gates] = [(); 2].map(|()| vec![0.0; size]);
         for step in (0..steps).rev() {
             let made = &mut made[step * 3 * size..][..3 * size];
@@ -322,6 +338,9 @@ impl Back<'_> {
             let new = columns_of(made, piece, 3 * width, (2 * width, width));
             let to_new = Matrix::new(&self.new.0, width, width);
             multiply(&mut of_reset, shape, Into::Over, 1.0, [new, to_new]);
+            if let Some(resets) = &mut resets {
+                vectorised(Reset { width, made, state, reset: &mut resets[step * size..][..size] });
+            }
             vectorised(TurnReset {
                 width,
                 made: &mut *made,

@@ -1,7 +1,5 @@
 //! Steps of an LSTM.
 
-use std::borrow::Cow;
-
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 
@@ -62,16 +60,16 @@ impl Operation<4> for Lstm {
             return [const { None }; 4];
         };
         let Sizes { features, width, .. } = sizes;
-        let states = match <&[_; 3]>::try_from(kept.as_slice()) {
-            Ok(kept) => kept.each_ref().map(|kept| ordered::<B>(kept).unwrap_or_default()),
-            Err(_) => replayed(sizes, &state_at, &ordered::<B>(&gates).unwrap_or_default()).map(Cow::Owned),
-        };
+        let kept = <&[_; 3]>::try_from(kept.as_slice());
+        let kept = kept.ok().map(|kept| kept.each_ref().map(|kept| ordered::<B>(kept).unwrap_or_default()));
+        let mut cells = vec![0.0; if kept.is_some() { 0 } else { sizes.each(width) }];
         let [_, of_inputs_wanted, of_weight_wanted, of_bias_wanted] = found.wanted;
         let mut of_state = gradient.into_owned();
         let mut of_inputs = vec![0.0; if of_inputs_wanted { sizes.each(features) } else { 0 }];
         let back = Back {
             sizes,
-            states: states.each_ref().map(|states| &**states),
+            state: &state_at,
+            kept: kept.as_ref().map(|[_, cells, bents]| [&**cells, &**bents]),
             to_hidden: turned(&weight_at, 4 * width, features, width),
             to_inputs: match of_inputs_wanted {
                 true => turned(&weight_at, 4 * width, 0, features),
@@ -79,18 +77,19 @@ impl Operation<4> for Lstm {
             },
         };
         let gates = written::<B>(gates, |gates| {
+            let mut cells = sizes.cut(&mut cells, sizes.steps * width);
             let mut of_inputs = sizes.cut(&mut of_inputs, sizes.steps * features);
             let parts = sizes.cut(gates, sizes.steps * 4 * width).zip(sizes.cut(&mut of_state, 2 * width));
-            let parts = parts.map(|(gates, state)| (gates, state, of_inputs.next()));
-            for_each(sizes, parts, |piece, (gates, state, of_inputs)| {
-                back.run(piece, gates, state, of_inputs.unwrap_or_default());
+            let parts = parts.map(|(gates, state)| (gates, state, cells.next(), of_inputs.next()));
+            for_each(sizes, parts, |piece, (gates, state, cells, of_inputs)| {
+                back.run(piece, gates, state, cells, of_inputs.unwrap_or_default());
             });
         });
         let gradients = ordered::<B>(&gates).unwrap_or_default();
         let steps = Steps {
             sizes,
             inputs: &inputs_at,
-            states: &states[0],
+            states: kept.as_ref().map_or(&cells, |[told, ..]| told),
             gradients: &gradients,
             row: 4 * width,
             first: 0,
@@ -154,24 +153,6 @@ fn run<B: GraphBackend>(
         kept.extend(states.map(|states| made::<B>(states, sized(width), inputs)));
     }
     Some((made::<B>(made_state, state.shape().as_slice(), inputs), kept))
-}
-
-/// What each step was told, its cell, and the hyperbolic tangent of the next one, from the gates.
-fn replayed(sizes: Sizes, state: &[f32], gates: &[f32]) -> [Vec<f32>; 3] {
-    let width = sizes.width;
-    let mut states = [(); 3].map(|()| vec![0.0; sizes.each(width)]);
-    let mut kept = states.each_mut().map(|states| sizes.cut(states, sizes.steps * width));
-    let parts = sizes.pieces().map(|_| kept.each_mut().map(|kept| kept.next().unwrap_or_default()));
-    for_each(sizes, parts, |piece, states| {
-        let size = piece.count * 4 * width;
-        let mut rolling = Rolling::new(sizes, piece, &state[piece.first * 2 * width..], states);
-        for (step, gates) in
-            gates[piece.first * sizes.steps * 4 * width..].chunks(size).take(sizes.steps).enumerate()
-        {
-            rolling.on(step, gates);
-        }
-    });
-    states
 }
 
 /// The state as it goes from step to step, and what is to be kept of it, if there is room.
@@ -280,30 +261,136 @@ impl pulp::NullaryFnOnce for Move<'_> {
     }
 }
 
+/// Goes on with the cell alone.
+struct Go<'a> {
+    width: usize,
+    gates: &'a [f32],
+    before: &'a [f32],
+    behind: &'a mut [f32],
+}
+
+impl pulp::NullaryFnOnce for Go<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { width, gates, before, behind } = self;
+        let cells = before.chunks_exact(width).zip(behind.chunks_exact_mut(width));
+        for (gates, (before, behind)) in gates.chunks_exact(4 * width).zip(cells) {
+            let [input, forget, _, new] = parts(gates, width);
+            for place in 0..width {
+                behind[place] = forget[place] * before[place] + input[place] * new[place];
+            }
+        }
+    }
+}
+
+/// The hyperbolic tangent of the cell behind a step, and over that cell: what the next step is told.
+struct Bend<'a> {
+    width: usize,
+    gates: &'a [f32],
+    cell: &'a mut [f32],
+    bent: &'a mut [f32],
+}
+
+impl pulp::NullaryFnOnce for Bend<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Self { width, gates, cell, bent } = self;
+        let states = cell.chunks_exact_mut(width).zip(bent.chunks_exact_mut(width));
+        for (gates, (cell, bent)) in gates.chunks_exact(4 * width).zip(states) {
+            let [_, _, output, _] = parts(gates, width);
+            for place in 0..width {
+                bent[place] = tanh(cell[place]);
+                cell[place] = output[place] * bent[place];
+            }
+        }
+    }
+}
+
+/// The cells of a piece, where they were not kept: made again from the gates, with one array for all steps. A cell's place is that of what its
+/// step was told as soon as it was gone back by.
+struct Again<'a> {
+    width: usize,
+    /// Before each step.
+    cells: &'a mut [f32],
+    /// Behind the last one.
+    last: Vec<f32>,
+    bent: Vec<f32>,
+}
+
+impl<'a> Again<'a> {
+    fn new(width: usize, state: &[f32], gates: &[f32], cells: &'a mut [f32]) -> Self {
+        let mut last: Vec<_> =
+            state.chunks_exact(2 * width).flat_map(|state| &state[width..]).copied().collect();
+        let size = last.len();
+        for (cells, gates) in cells.chunks_exact_mut(size).zip(gates.chunks_exact(4 * size)) {
+            cells.copy_from_slice(&last);
+            vectorised(Go { width, gates, before: cells, behind: &mut last });
+        }
+        Self { width, cells, bent: vec![0.0; size], last }
+    }
+
+    /// The cell before a step, and the hyperbolic tangent of the one behind it.
+    fn before(&mut self, step: usize, gates: &[f32]) -> [&[f32]; 2] {
+        let size = self.last.len();
+        let (cells, behind) = self.cells.split_at_mut((step + 1) * size);
+        let cell = behind.get_mut(..size).unwrap_or(&mut self.last);
+        vectorised(Bend { width: self.width, gates, cell, bent: &mut self.bent });
+        [&cells[step * size..], &self.bent]
+    }
+
+    /// What the first step was told, behind all others.
+    fn end(self, state: &[f32]) {
+        let told = self.cells.chunks_exact_mut(self.width);
+        for (told, state) in told.zip(state.chunks_exact(2 * self.width)) {
+            told.copy_from_slice(&state[..self.width]);
+        }
+    }
+}
+
 /// Back through all steps of a piece.
 struct Back<'a> {
     sizes: Sizes,
-    /// What each step was told, its cell, and the hyperbolic tangent of the next one.
-    states: [&'a [f32]; 3],
+    /// Before the first step.
+    state: &'a [f32],
+    /// The cell before each step, and the hyperbolic tangent of the one behind it.
+    kept: Option<[&'a [f32]; 2]>,
     /// The weight's rows as columns.
     to_hidden: Vec<f32>,
     to_inputs: Vec<f32>,
 }
 
 impl Back<'_> {
-    /// Writes their gradients over gates and state, and the gradients of the inputs if there is room.
-    fn run(&self, piece: Piece, gates: &mut [f32], of_state: &mut [f32], of_inputs: &mut [f32]) {
+    /// Writes their gradients over gates and state, what each step was told into the cells where none were kept, and the gradients of the
+    /// inputs if there is room.
+    fn run(
+        &self,
+        piece: Piece,
+        gates: &mut [f32],
+        of_state: &mut [f32],
+        cells: Option<&mut [f32]>,
+        of_inputs: &mut [f32],
+    ) {
         let Sizes { steps, features, width, .. } = self.sizes;
         let size = piece.count * width;
-        let [_, cells, bents] = self.states.map(|states| &states[piece.first * steps * width..]);
+        let state = &self.state[piece.first * 2 * width..][..2 * size];
+        let mut again = cells.map(|cells| Again::new(width, state, gates, cells));
+        let kept = self.kept.map(|kept| kept.map(|states| &states[piece.first * steps * width..]));
         let mut rolling = Rolling::new(self.sizes, piece, of_state, [(); 3].map(|()| Default::default()));
         for step in (0..steps).rev() {
             let gates = &mut gates[step * 4 * size..][..4 * size];
+            let [cell, bent] = match &mut again {
+                Some(again) => again.before(step, gates),
+                None => kept.unwrap_or_default().map(|states| &states[step * size..][..size]),
+            };
             vectorised(Turn {
                 width,
                 gates: &mut *gates,
-                cell: &cells[step * size..][..size],
-                bent: &bents[step * size..][..size],
+                cell,
+                bent,
                 of_hidden: &rolling.hidden,
                 of_cell: &mut rolling.cell,
             });
@@ -318,6 +405,9 @@ impl Back<'_> {
             }
         }
         rolling.write(of_state);
+        if let Some(again) = again {
+            again.end(state);
+        }
     }
 }
 
@@ -375,7 +465,8 @@ fn by_operations<B: GraphBackend>(
         let made = layer_of::<B>(rows, &weight, &bias);
         let gates = B::sigmoid(columns::<B>(&made, 0, 3 * width));
         let gates = B::float_cat(vec![gates, B::float_tanh(columns::<B>(&made, 3 * width, width))], 1);
-        let [moved, bent] = moved::<B>(&gates, cell.clone(), width);
+        let moved = moved::<B>(&gates, cell.clone(), width);
+        let bent = B::float_tanh(moved.clone());
         let told = B::float_mul(columns::<B>(&gates, 2 * width, width), bent.clone());
         kept.push(gates);
         if !lean {
@@ -386,37 +477,48 @@ fn by_operations<B: GraphBackend>(
     (B::float_cat(vec![hidden, cell], 1), kept)
 }
 
-/// The cell behind a step, and its hyperbolic tangent.
-fn moved<B: GraphBackend>(gates: &FloatTensor<B>, cell: FloatTensor<B>, width: usize) -> [FloatTensor<B>; 2] {
+/// The cell behind a step.
+fn moved<B: GraphBackend>(gates: &FloatTensor<B>, cell: FloatTensor<B>, width: usize) -> FloatTensor<B> {
     let part = |index: usize| columns::<B>(gates, index * width, width);
-    let moved = B::float_add(B::float_mul(part(1), cell), B::float_mul(part(0), part(3)));
-    [moved.clone(), B::float_tanh(moved)]
+    B::float_add(B::float_mul(part(1), cell), B::float_mul(part(0), part(3)))
 }
 
 fn backward_by_operations<B: GraphBackend>(sizes: Sizes, found: Found<B, 4>) -> [Option<FloatTensor<B>>; 4] {
     let [Some(state), Some(inputs), Some(weight), _] = found.inputs else { return [None, None, None, None] };
     let Sizes { features, width, .. } = sizes;
     let mut before = Vec::with_capacity(sizes.steps);
-    let (mut hidden, mut cell) = (columns::<B>(&state, 0, width), columns::<B>(&state, width, width));
+    let (first, mut cell) = (columns::<B>(&state, 0, width), columns::<B>(&state, width, width));
     let each = (found.kept.len() / sizes.steps).max(1);
     for kept in found.kept.chunks(each) {
         before.push(match kept {
-            [gates, hidden, cell, bent] => (gates.clone(), hidden.clone(), cell.clone(), bent.clone()),
+            [gates, hidden, cell, bent] => {
+                (gates.clone(), cell.clone(), Some((hidden.clone(), bent.clone())))
+            }
             [gates, ..] => {
-                let [moved, bent] = moved::<B>(gates, cell.clone(), width);
-                let told = B::float_mul(columns::<B>(gates, 2 * width, width), bent.clone());
-                let told = std::mem::replace(&mut hidden, told);
-                (gates.clone(), told, std::mem::replace(&mut cell, moved), bent)
+                let behind = moved::<B>(gates, cell.clone(), width);
+                (gates.clone(), std::mem::replace(&mut cell, behind), None)
             }
             [] => continue,
         });
     }
     drop(found.kept);
+    // Behind the last step.
+    let mut bent = B::float_tanh(cell);
     let mut of_hidden = columns::<B>(&found.gradient, 0, width);
     let mut of_cell = columns::<B>(&found.gradient, width, width);
     let [_, _, mut of_weight, mut of_bias] = found.sums;
     let mut of_inputs = Vec::new();
-    for (step, (gates, hidden, cell, bent)) in before.into_iter().enumerate().rev() {
+    while let Some((gates, cell, kept)) = before.pop() {
+        let step = before.len();
+        let (hidden, bent) = match (kept, before.last()) {
+            (Some(kept), _) => kept,
+            (None, Some((gates, ..))) => {
+                let bent_before = B::float_tanh(cell.clone());
+                let told = B::float_mul(columns::<B>(gates, 2 * width, width), bent_before.clone());
+                (told, std::mem::replace(&mut bent, bent_before))
+            }
+            (None, None) => (first.clone(), bent.clone()),
+        };
         let part = |index: usize| columns::<B>(&gates, index * width, width);
         let slope = B::float_mul(part(2), tanh_slope::<B>(bent.clone()));
         let of_moved = B::float_add(of_cell, B::float_mul(of_hidden.clone(), slope));
