@@ -9,7 +9,7 @@ use burn::nn::attention::generate_autoregressive_mask;
 use burn::nn::{Embedding, EmbeddingConfig, Initializer, LayerNormConfig, LinearConfig};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use rekindle::nn::{LinearCrossEntropy, embedding};
+use rekindle::nn::{LinearCrossEntropy, check_targets, embedding};
 use rekindle::peers::Peers;
 use rekindle::training::Precision;
 use rekindle::{Error, Region, Rule, Staged, Under};
@@ -290,6 +290,8 @@ impl HeadStage {
             true => {
                 let logits = self.logits(x).flatten::<2>(0, 1);
                 let logs = log_softmax(logits, 1);
+                let targets = targets.reshape([count]);
+                check_targets(&targets, count, logs.dims()[1])?;
                 Ok(logs.gather(1, targets.reshape([count, 1])).mean().neg())
             }
         }

@@ -43,7 +43,7 @@ pub use gpt::{Gpt, GptBatch, GptConfig};
 pub use images::ImageBatch;
 pub use recurrent::{Recurrent, RecurrentConfig, RecurrentKind, RecurrentState};
 pub use rekindle_estimate as estimate;
-pub use resnet::{Bottleneck, ResNet, ResNetConfig, ResNetHead};
+pub use resnet::{Bottleneck, ResNet, ResNetConfig, ResNetHead, Stem};
 pub use sequences::SequenceBatch;
 pub use shape::{Activation, Norms, Positions};
 pub use split::{Share, Shares};

@@ -108,7 +108,7 @@ impl Recurrent {
         for start in (0..all).step_by(steps.max(1)) {
             let count = steps.min(all - start);
             let inputs = part(&batch.sequences, start, count);
-            region = region.stage_with(format!("step.{start}"), &self.cell, inputs, Cell::forward);
+            region = region.stage_with(format!("step.{start}"), &self.cell, inputs, Cell::checked_forward);
         }
         let region = region.stage_with("head", &self.head, batch.classes.clone(), RecurrentHead::loss);
         (region, self.cell.start(examples, &batch.sequences.device()))
@@ -117,7 +117,7 @@ impl Recurrent {
     /// The mean loss of a batch in coarse stages, under a rule or a plan made for this model.
     ///
     /// # Errors
-    /// When the region cannot run.
+    /// When steps have other features than the network was made for, a class is none of its classes, or the region cannot run.
     pub fn loss<'a>(&self, batch: &SequenceBatch, under: impl Into<Under<'a>>) -> Result<Tensor<1>, Error> {
         let (region, state) = self.stages(batch);
         region.under(under).forward(state)
@@ -127,8 +127,9 @@ impl Recurrent {
     /// through time, truncated. The loss is exact. **The gradient is not**: what happened before is not learned from.
     ///
     /// # Errors
-    /// When the head cannot run.
+    /// When steps have other features than the network was made for, or a class is none of its classes.
     pub fn loss_truncated(&self, batch: &SequenceBatch, steps: usize) -> Result<Tensor<1>, Error> {
+        self.cell.check(&batch.sequences)?;
         let [examples, all, _] = batch.sequences.dims();
         let inputs = |range: std::ops::Range<usize>| batch.sequences.clone().slice_dim(1, range);
         let untracked = self.cell.clone().no_grad();
@@ -146,10 +147,13 @@ impl Recurrent {
     }
 
     /// The logits of sequences, for evaluation.
-    pub fn forward(&self, sequences: Tensor<3>) -> Tensor<2> {
+    ///
+    /// # Errors
+    /// When steps have other features than the network was made for.
+    pub fn forward(&self, sequences: Tensor<3>) -> Result<Tensor<2>, Error> {
         let [examples, _, _] = sequences.dims();
         let state = self.cell.start(examples, &sequences.device());
-        self.head.logits(self.cell.forward(state, sequences))
+        Ok(self.head.logits(self.cell.checked_forward(state, sequences)?))
     }
 }
 
@@ -201,6 +205,6 @@ impl Trainable for Recurrent {
     }
 
     fn accuracy(&self, batch: &SequenceBatch) -> Result<f64, Error> {
-        Ok(share_right(self.forward(batch.sequences.clone()), batch.classes.clone()))
+        Ok(share_right(self.forward(batch.sequences.clone())?, batch.classes.clone()))
     }
 }

@@ -4,14 +4,25 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::nn::conv::Conv2d;
 use burn::nn::loss::CrossEntropyLossConfig;
-use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig};
+use burn::nn::pool::MaxPool2dConfig;
+use burn::nn::{BatchNorm, BatchNormConfig, Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::{Device, Int, Tensor};
-use rekindle::nn::add;
+use rekindle::nn::{LinearCrossEntropy, add, check_targets};
 use rekindle::{Boundary, Error, Region, Staged, Under, tail};
 
 use crate::accuracy::share_right;
 use crate::layers::{activated, convolution, convolved};
 use crate::{ConfigError, ImageBatch, Trainable};
+
+/// What images meet first.
+#[derive(Config, Copy, Debug, PartialEq, Eq)]
+pub enum Stem {
+    /// A convolution of 3 by 3, for images of a few dozen pixels along a side.
+    Small,
+    /// A convolution of 7 by 7 that halves the pixels along a side, and the largest of 3 by 3, which halves them once more:
+    /// for images of 224.
+    Large,
+}
 
 /// The size of a [`ResNet`].
 #[derive(Config, Debug)]
@@ -26,6 +37,9 @@ pub struct ResNetConfig {
     /// The channels of the stem, and inside of the first bottlenecks.
     #[config(default = 16)]
     pub width: usize,
+    /// What images meet first.
+    #[config(default = "Stem::Small")]
+    pub stem: Stem,
     /// Burn's convolutions, batch norms and rectifiers instead of ours, to compare with: they take more time, and nothing
     /// can be left out at the end of a bottleneck.
     #[config(default = false)]
@@ -36,6 +50,22 @@ impl ResNetConfig {
     /// The network of 1,001 layers of He and others 2016, with which Chen and others 2016 showed what checkpoints save.
     pub fn layers_1001(classes: usize) -> Self {
         Self::new(vec![111, 111, 111], classes)
+    }
+
+    /// 50 layers for images of 224 pixels along a side, in 25.5 million parameters at 1,000 classes; norms stand before
+    /// convolutions, as in He and others 2016.
+    pub fn layers_50(classes: usize) -> Self {
+        Self::new(vec![3, 4, 6, 3], classes).with_width(64).with_stem(Stem::Large)
+    }
+
+    /// As [`layers_50`](Self::layers_50), of 101 layers.
+    pub fn layers_101(classes: usize) -> Self {
+        Self { bottlenecks: vec![3, 4, 23, 3], ..Self::layers_50(classes) }
+    }
+
+    /// As [`layers_50`](Self::layers_50), of 152 layers.
+    pub fn layers_152(classes: usize) -> Self {
+        Self { bottlenecks: vec![3, 8, 36, 3], ..Self::layers_50(classes) }
     }
 
     /// The layers with weights along the longest way.
@@ -67,8 +97,10 @@ impl ResNetConfig {
                 from = 4 * inner;
             }
         }
+        let (kernel, stride) = if self.stem == Stem::Large { (7, 2) } else { (3, 1) };
         Ok(ResNet {
-            stem: convolution(self.channels, self.width, 3, 1, device),
+            stem: convolution(self.channels, self.width, kernel, stride, device),
+            pooled: self.stem == Stem::Large,
             blocks,
             head: ResNetHead {
                 norm: BatchNormConfig::new(from).init(device),
@@ -84,6 +116,8 @@ impl ResNetConfig {
 #[derive(Module, Debug)]
 pub struct ResNet {
     stem: Conv2d,
+    /// Whether the stem ends in the largest of 3 by 3.
+    pooled: bool,
     blocks: Vec<Bottleneck>,
     head: ResNetHead,
     burn: bool,
@@ -227,13 +261,25 @@ pub struct ResNetHead {
 impl ResNetHead {
     /// The logits of each image.
     pub fn forward(&self, x: Tensor<4>) -> Tensor<2> {
-        let activated = activated(&self.norm, x, self.burn);
-        self.linear.forward(activated.flatten::<3>(2, 3).mean_dim(2).squeeze_dim::<2>(2))
+        self.linear.forward(self.pooled(x))
     }
 
-    fn loss(&self, x: Tensor<4>, classes: Tensor<1, Int>) -> Tensor<1> {
-        let logits = self.forward(x);
-        CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, classes)
+    fn loss(&self, x: Tensor<4>, classes: Tensor<1, Int>) -> Result<Tensor<1>, Error> {
+        let pooled = self.pooled(x);
+        if self.burn {
+            let logits = self.linear.forward(pooled);
+            let [rows, known] = logits.dims();
+            check_targets(&classes, rows, known)?;
+            return Ok(CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, classes));
+        }
+        let Linear { weight, bias, .. } = &self.linear;
+        let bias = bias.as_ref().map(|bias| bias.val());
+        LinearCrossEntropy::new().forward(pooled, weight.val(), bias, classes)
+    }
+
+    /// The mean of all pixels of an image.
+    fn pooled(&self, x: Tensor<4>) -> Tensor<2> {
+        activated(&self.norm, x, self.burn).flatten::<3>(2, 3).mean_dim(2).squeeze_dim::<2>(2)
     }
 }
 
@@ -263,7 +309,7 @@ impl Trainable for ResNet {
     }
 
     fn accuracy(&self, batch: &ImageBatch) -> Result<f64, Error> {
-        Ok(share_right(self.forward(batch.images.clone()), batch.classes.clone()))
+        Ok(share_right(self.forward(batch.images.clone())?, batch.classes.clone()))
     }
 }
 
@@ -274,9 +320,15 @@ impl ResNet {
     }
 
     fn behind_stem(&self) -> Region<Tensor<4>, Tensor<4>> {
-        let burn = self.burn;
-        Region::new()
-            .stage("stem", &self.stem, move |stem: &Conv2d, x: Tensor<4>| tail(|| convolved(stem, x, burn)))
+        let Self { burn, pooled, .. } = *self;
+        Region::new().stage("stem", &self.stem, move |stem: &Conv2d, x: Tensor<4>| {
+            check_channels(stem, &x)?;
+            // What the pool is made of must be there for its backward.
+            Ok(match pooled {
+                true => halved(convolved(stem, x, burn)),
+                false => tail(|| convolved(stem, x, burn)),
+            })
+        })
     }
 
     fn with_head(
@@ -290,16 +342,39 @@ impl ResNet {
     /// The mean loss of a batch: one stage for the stem, one for each bottleneck, one for the head.
     ///
     /// # Errors
-    /// When the region cannot run.
+    /// When images have other channels than the network, a class is none of its classes, or the region cannot run.
     pub fn loss<'a>(&self, batch: &ImageBatch, under: impl Into<Under<'a>>) -> Result<Tensor<1>, Error> {
         let (region, images) = self.stages(batch);
         region.under(under).forward(images)
     }
 
     /// The logits of images, for evaluation.
-    pub fn forward(&self, images: Tensor<4>) -> Tensor<2> {
-        let x =
-            self.blocks.iter().fold(convolved(&self.stem, images, self.burn), |x, block| block.forward(x));
-        self.head.forward(x)
+    ///
+    /// # Errors
+    /// When images have other channels than the network was made for.
+    pub fn forward(&self, images: Tensor<4>) -> Result<Tensor<2>, Error> {
+        check_channels(&self.stem, &images)?;
+        let stem = convolved(&self.stem, images, self.burn);
+        let stem = if self.pooled { halved(stem) } else { stem };
+        Ok(self.head.forward(self.blocks.iter().fold(stem, |x, block| block.forward(x))))
+    }
+}
+
+/// The largest of 3 by 3 pixels, for every second one along each side.
+fn halved(x: Tensor<4>) -> Tensor<4> {
+    let one = PaddingConfig2d::Explicit(1, 1, 1, 1);
+    MaxPool2dConfig::new([3, 3]).with_strides([2, 2]).with_padding(one).init().forward(x)
+}
+
+/// Refuses images of other channels than the stem reads. Any size along a side will do.
+fn check_channels(stem: &Conv2d, images: &Tensor<4>) -> Result<(), Error> {
+    let ([count, found, height, width], [_, channels, ..]) = (images.dims(), stem.weight.dims());
+    match found == channels {
+        true => Ok(()),
+        false => Err(Error::InputShape {
+            what: "images",
+            found: images.dims().to_vec(),
+            expected: vec![count, channels, height, width],
+        }),
     }
 }

@@ -7,7 +7,7 @@ use burn::module::{Initializer, Module, Param};
 use burn::nn::{LayerNormConfig, LinearConfig};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Bool, Device, Int, Tensor};
-use rekindle::nn::LinearCrossEntropy;
+use rekindle::nn::{LinearCrossEntropy, check_targets};
 use rekindle::peers::Peers;
 use rekindle::training::Precision;
 use rekindle::{Error, Region, Staged, Under, tail};
@@ -208,6 +208,8 @@ impl VitHead {
             }
             Linear::Burns(_) => {
                 let logs = log_softmax(self.logits(x), 1);
+                let [rows, known] = logs.dims();
+                check_targets(&classes, rows, known)?;
                 Ok(logs.gather(1, classes.unsqueeze_dim(1)).mean().neg())
             }
         }

@@ -18,7 +18,7 @@ pub use batch_norm::{batch_norm, batch_norm_relu};
 pub use convolution::conv2d;
 pub use embedding::embedding;
 pub use linear::linear;
-pub use loss::LinearCrossEntropy;
+pub use loss::{LinearCrossEntropy, check_targets};
 pub use norm::{layer_norm, rms_norm};
 pub use recurrent::{gru, lstm};
 pub use rotary::Rotary;

@@ -4,8 +4,8 @@ use burn::config::Config;
 use burn::module::Module;
 use burn::nn::{Initializer, Linear, LinearConfig};
 use burn::tensor::{Device, Distribution, Tensor};
-use rekindle::Boundary;
 use rekindle::nn::{gru, lstm};
+use rekindle::{Boundary, Error};
 
 /// What a recurrent network remembers from step to step.
 #[derive(Boundary, Clone, Debug)]
@@ -100,10 +100,34 @@ impl Cell {
         }
     }
 
+    /// Refuses steps of other features than the weights read.
+    pub(super) fn check(&self, inputs: &Tensor<3>) -> Result<(), Error> {
+        let (Self::Lstm(layer) | Self::Gru(GruLayers { new: layer, .. })) = self;
+        let ([examples, steps, found], expected) = (inputs.dims(), layer.weight.dims()[0] - self.width());
+        match found == expected {
+            true => Ok(()),
+            false => Err(Error::InputShape {
+                what: "sequences",
+                found: inputs.dims().to_vec(),
+                expected: vec![examples, steps, expected],
+            }),
+        }
+    }
+
     /// The state before the first step.
     pub(super) fn start(&self, examples: usize, device: &Device) -> RecurrentState {
         let parts = if matches!(self, Self::Lstm(_)) { 2 } else { 1 };
         RecurrentState { joined: Tensor::zeros([examples, parts * self.width()], device) }
+    }
+
+    /// [`forward`](Self::forward), for steps that a user made.
+    pub(super) fn checked_forward(
+        &self,
+        state: RecurrentState,
+        inputs: Tensor<3>,
+    ) -> Result<RecurrentState, Error> {
+        self.check(&inputs)?;
+        Ok(self.forward(state, inputs))
     }
 
     /// Some steps, one after the other: batch, steps, features.

@@ -14,6 +14,7 @@ mod identity;
 mod image_folder;
 mod language;
 mod recurrent;
+mod refusals;
 mod resnet;
 mod two_tower;
 mod vit;

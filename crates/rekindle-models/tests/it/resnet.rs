@@ -6,7 +6,7 @@ use burn::tensor::{Distribution, Int, Tensor, TensorData};
 use rekindle::{Budget, Planner, Rule, without_checkpointing};
 use rekindle_models::estimate::{Architecture, ResNet as Counted, ResNetKind};
 use rekindle_models::weights::save_module;
-use rekindle_models::{ConfigError, ImageBatch, ResNet, ResNetConfig, Trainable};
+use rekindle_models::{ConfigError, ImageBatch, ResNet, ResNetConfig, Stem, Trainable};
 
 use crate::common::{alone, device};
 use crate::step::step;
@@ -53,6 +53,39 @@ fn gradients_are_those_of_plain_training_in_both_cuts() {
         let planned = Planner::new(Budget::smallest()).plan(&net.fine(), &batch).unwrap();
         assert!(step(&net, &net.fine(), &batch, (&planned).into()).unwrap() == expected);
     });
+}
+
+#[test]
+fn a_stem_that_ends_in_a_pool_has_the_same_bits() {
+    alone(|| {
+        for burn in [false, true] {
+            device().seed(3);
+            let config = ResNetConfig::new(vec![1, 1], 4).with_width(4).with_stem(Stem::Large);
+            let net = config.with_burn(burn).init(&device()).unwrap();
+            let images = Tensor::<4>::random([4, 3, 20, 20], Distribution::Normal(0.0, 1.0), &device());
+            let batch = ImageBatch { images, ..quarters(4, 5) };
+            let expected = without_checkpointing(|| step(&net, &net, &batch, Rule::StoreAll.into())).unwrap();
+            for rule in [Rule::StoreAll, Rule::EVERY_ONE] {
+                assert!(step(&net, &net, &batch, rule.into()).unwrap() == expected, "{rule}, burn {burn}");
+                let fine = step(&net, &net.fine(), &batch, rule.into()).unwrap();
+                assert!(fine == expected, "{rule}, single convolutions, burn {burn}");
+            }
+            let planned = Planner::new(Budget::smallest()).plan(&net.fine(), &batch).unwrap();
+            assert!(step(&net, &net.fine(), &batch, (&planned).into()).unwrap() == expected, "burn {burn}");
+            // 20 pixels along a side are 10 behind the convolution, and 5 behind the pool.
+            assert_eq!(net.forward(batch.images).unwrap().dims(), [4, 4]);
+        }
+    });
+}
+
+/// As others count them: 25,549,352 in a ResNet-50 whose norms stand before its convolutions.
+#[test]
+fn familiar_sizes_have_their_layers_and_parameters() {
+    let sizes =
+        [ResNetConfig::layers_50(1_000), ResNetConfig::layers_101(1_000), ResNetConfig::layers_152(1_000)];
+    assert_eq!(sizes.each_ref().map(ResNetConfig::depth), [50, 101, 152]);
+    assert_eq!(ResNetConfig::layers_1001(10).depth(), 1_001);
+    alone(|| assert_eq!(trained(&sizes[0].init(&device()).unwrap()), 25_549_352));
 }
 
 /// Plain training leaves the last update of running statistics pending, and a file had them a step behind.
@@ -135,7 +168,7 @@ fn it_learns_under_checkpoints_what_it_has_not_seen() {
         }
         assert!(losses[29] < losses[0] / 4.0, "{losses:?}");
         let unseen = quarters(64, 7);
-        let answers = net.valid().forward(unseen.images.inner()).argmax(1).flatten::<1>(0, 1);
+        let answers = net.valid().forward(unseen.images.inner()).unwrap().argmax(1).flatten::<1>(0, 1);
         let right = answers.equal(unseen.classes.inner()).int().sum().into_scalar::<i64>();
         assert!(right >= 56, "{right} of 64");
     });

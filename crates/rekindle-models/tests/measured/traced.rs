@@ -8,7 +8,7 @@ use rekindle::{
 };
 use rekindle_models::{
     ConvNetConfig, Gpt, GptBatch, GptConfig, ImageBatch, PairBatch, RecurrentConfig, RecurrentKind,
-    ResNetConfig, SequenceBatch, Trainable, TwoTowerConfig, VitConfig,
+    ResNetConfig, SequenceBatch, Stem, Trainable, TwoTowerConfig, VitConfig,
 };
 
 use crate::common::{alone, device};
@@ -352,6 +352,21 @@ fn the_tapes_of_a_residual_network_are_within_a_tenth_of_what_they_take() {
             let built = traced_from_shapes("resnet", &sample, |device| config.init(device).unwrap());
             assert_eq!(built, *traced.profile());
         }
+    });
+}
+
+#[test]
+fn the_tape_of_a_stem_that_ends_in_a_pool_is_within_a_tenth_of_what_it_takes() {
+    alone(|| {
+        let config = ResNetConfig::new(vec![1, 1], 10).with_width(32).with_stem(Stem::Large);
+        let net = config.init(&device()).unwrap();
+        initialise(&net);
+        let sample = images(4, 64);
+        let (region, input) = net.stages(&sample);
+        let traced = trace("resnet", &region, input, &some_device()).unwrap();
+        compare_whole("stem with a pool", traced.profile(), &net, &sample);
+        let built = traced_from_shapes("resnet", &sample, |device| config.init(device).unwrap());
+        assert_eq!(built, *traced.profile());
     });
 }
 

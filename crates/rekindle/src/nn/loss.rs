@@ -145,15 +145,7 @@ impl LinearCrossEntropy {
         if !(0.0..=1.0).contains(&self.smoothing) {
             return Err(Error::LossSmoothing { found: self.smoothing });
         }
-        let read = match crate::dropout::has_no_values(&targets.device()) {
-            true => vec![0; rows],
-            false => {
-                let data = targets.clone().try_into_data().map_err(|error| format!("{error:?}"));
-                let read =
-                    data.and_then(|data| data.try_into_vec_as::<i64>().map_err(|error| format!("{error:?}")));
-                read.map_err(|reason| Error::LossTargets { reason })?
-            }
-        };
+        let read = values_of(targets)?.unwrap_or_else(|| vec![0; rows]);
         let mut kept = Vec::with_capacity(rows);
         for (row, target) in read.into_iter().enumerate() {
             kept.push(match Class::of(target, classes) {
@@ -167,6 +159,43 @@ impl LinearCrossEntropy {
         let smoothing = f64::from(self.smoothing);
         Ok(Loss { targets: kept.into(), classes, chunk, smoothing, weight, biased: bias.is_some() })
     }
+}
+
+/// Refuses targets that are no classes, or not one for each of `rows`: Burn's own losses panic at them, or read what lies beside.
+/// [`LinearCrossEntropy`] asks for itself.
+///
+/// ```
+/// use burn::tensor::{Device, Int, Tensor};
+/// use rekindle::nn::check_targets;
+///
+/// let targets = Tensor::<1, Int>::from_data([1, 2, 10], &Device::flex());
+/// assert!(check_targets(&targets, 3, 11).is_ok());
+/// let error = check_targets(&targets, 3, 10).unwrap_err();
+/// assert_eq!(error.to_string(), "the target of row 2 is 10, expected 0 to 9 or the one to ignore");
+/// ```
+///
+/// # Errors
+/// When there are more or fewer, or one of them is no class.
+pub fn check_targets(targets: &Tensor<1, Int>, rows: usize, classes: usize) -> Result<(), Error> {
+    if targets.dims() != [rows] {
+        let found = targets.dims().to_vec();
+        return Err(Error::LossShape { what: "targets", found, expected: vec![rows] });
+    }
+    let read = values_of(targets)?.unwrap_or_default();
+    match read.into_iter().enumerate().find(|(_, target)| Class::of(*target, classes).is_none()) {
+        Some((row, found)) => Err(Error::LossTarget { row, found, classes }),
+        None => Ok(()),
+    }
+}
+
+/// What targets are, but on a device that makes none.
+fn values_of(targets: &Tensor<1, Int>) -> Result<Option<Vec<i64>>, Error> {
+    if crate::dropout::has_no_values(&targets.device()) {
+        return Ok(None);
+    }
+    let data = targets.clone().try_into_data().map_err(|error| format!("{error:?}"));
+    let read = data.and_then(|data| data.try_into_vec_as::<i64>().map_err(|error| format!("{error:?}")));
+    read.map(Some).map_err(|reason| Error::LossTargets { reason })
 }
 
 /// One loss, as the node runs it.
