@@ -51,6 +51,11 @@ impl<S: Source> Data<S> {
         self
     }
 
+    /// Whether some are held out.
+    pub(crate) fn holds_out(&self) -> bool {
+        self.held_out.is_some()
+    }
+
     /// A number that tells data apart.
     pub(crate) fn checksum(&self) -> &str {
         &self.checksum

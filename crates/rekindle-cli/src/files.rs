@@ -98,6 +98,17 @@ pub(crate) fn check_writable(path: &Path) -> Result<(), Failure> {
     made.map_err(|error| cannot_write(error, path))
 }
 
+/// Refuses to write over what a model learns from, by whichever name or link.
+pub(crate) fn check_apart(flag: &str, output: &Path, data: Option<&Path>) -> Result<(), Failure> {
+    match data.is_some_and(|data| data.exists() && behind_links(data) == behind_links(output)) {
+        true => Err(Failure::request(
+            anyhow::anyhow!("{flag} and --data are both `{}`", output.display()),
+            "name another file to write: nothing is written over what a model learns from",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Writes a file as a whole: what was there before stays until the new text is complete. What is no file, such as a pipe or
 /// `/dev/stdout`, is written to as it is.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {

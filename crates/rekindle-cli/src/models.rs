@@ -38,7 +38,7 @@ pub(crate) struct DataArguments {
     /// [default: examples inside the command]
     #[arg(long, value_name = "PATH", help_heading = "Data")]
     pub(crate) data: Option<PathBuf>,
-    /// Do without images that are broken, and name them, instead of stopping
+    /// Do without images that are broken or of another size than most, and name them, instead of stopping
     #[arg(long, requires = "data", help_heading = "Data")]
     pub(crate) skip_broken: bool,
     // Nobody looks at the data: any will do.

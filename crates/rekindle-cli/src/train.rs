@@ -131,6 +131,13 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let mut data = kind.data().seeded(size.seed);
     let empty = meter::live();
     meter::make_scratch();
+    for (flag, path) in
+        [("--save", &arguments.save), ("--trace", &arguments.trace), ("--cache", &arguments.cache)]
+    {
+        if let Some(path) = path {
+            files::check_apart(flag, path, arguments.data.data.as_deref())?;
+        }
+    }
     if let Some(path) = &arguments.save {
         files::check_writable(path)?;
     }

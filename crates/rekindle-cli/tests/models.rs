@@ -58,6 +58,34 @@ fn every_model_trains_within_its_budget_with_identical_gradients() {
     }
 }
 
+/// The table of the docs, at a small size: what it says of gradients and budgets holds for all of them.
+#[test]
+fn every_model_is_benched() {
+    let rules = ["plain", "every-1", "optimal-50%", "optimal-25%"];
+    // Of a few stages the largest is more than half.
+    let deeper: [(&str, &[&str]); 2] = [
+        ("resnet", &["--layers", "38", "--width", "4", "--pixels", "16"]),
+        ("two-tower", &["--layers", "3", "--width", "32", "--heads", "2", "--pixels", "16"]),
+    ];
+    for (model, size) in MODELS {
+        let deeper = deeper.iter().find(|(name, _)| *name == model);
+        let size = deeper.map_or(size, |(_, size)| size);
+        let flags = ["bench", "--model", model, "--batch", "128", "--rounds", "1", "--strategies"];
+        let found = json(&[&flags[..], &[&rules.join(",")], size].concat());
+        let rows = found["rows"].as_array().unwrap();
+        let named: Vec<_> = rows.iter().map(|row| row["strategy"].as_str().unwrap()).collect();
+        // A quarter is less than what some of these have in gradients of their weights alone.
+        assert!(named == rules || named == rules[..3], "{model}: {named:?}");
+        let plain = rows[0]["peak_bytes"].as_u64().unwrap();
+        for row in rows {
+            assert_eq!(row["identical"], true, "{model}: {row}");
+            let most = row["most_bytes"].as_u64().unwrap();
+            assert!(most <= row["budget_bytes"].as_u64().unwrap_or(most), "{model}: {row}");
+            assert!(row["strategy"] == "plain" || most < plain, "{model}: {row}");
+        }
+    }
+}
+
 /// Parts know the gradient of the whole loss towards their embeddings, which takes more memory the larger the whole is.
 #[test]
 fn a_large_batch_of_pairs_in_parts_keeps_its_budget() {
@@ -193,6 +221,10 @@ fn a_folder_of_images_is_learned() {
     let said = refused(&run(&[]));
     assert!(said.contains("large.png") && said.contains("--pixels"), "{said}");
     assert!(rekindle(&run(&["--pixels", "8", "--strategy", "every-1"])).status.success());
+    let output = rekindle(&run(&["--skip-broken", "--strategy", "every-1"]));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("large.png: it has 12 by 12 pixels, where most have 8 by 8"), "{said}");
+    assert!(output.status.success(), "{said}");
 }
 
 #[test]
@@ -257,6 +289,37 @@ fn images_with_texts_are_learned() {
     assert!(refused(&flags).contains("expected a text beside every image"));
     fs::write(folder.path().join("7.txt"), "a text of more than twelve bytes").unwrap();
     assert!(refused(&flags).contains("has 32 bytes of text, expected 1 to 12"));
+}
+
+#[test]
+fn what_is_no_text_is_refused_and_what_is_learned_from_is_not_written_over() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("book.txt");
+    let name = path.to_str().unwrap();
+    let (_, size) = MODELS[0];
+    let train = [&["train", "--steps", "1", "--budget", "90%", "--data", name], size].concat();
+    let mut binary = vec![b'a'; 4_000];
+    binary[1_234] = 0;
+    fs::write(&path, &binary).unwrap();
+    let said = refused(&train);
+    assert!(said.contains("book.txt` is not text: byte 1234 is zero") && said.contains("iconv"), "{said}");
+
+    let text = "a text to learn from. ".repeat(200);
+    fs::write(&path, &text).unwrap();
+    let link = folder.path().join("link.txt");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    for output in [name, link.to_str().unwrap()] {
+        for flag in ["--save", "--trace", "--cache"] {
+            let said = refused(&[&train[..], &[flag, output]].concat());
+            assert!(said.contains(&format!("{flag} and --data are both")), "{said}");
+            assert_eq!(fs::read_to_string(&path).unwrap(), text);
+        }
+    }
+
+    fs::write(&path, "some twenty bytes long").unwrap();
+    let output = rekindle(&train);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.contains("is too short to hold out a tenth of it"), "{said}");
 }
 
 #[test]

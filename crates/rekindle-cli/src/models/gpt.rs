@@ -70,10 +70,29 @@ impl Language {
 /// The text of a file, or our own.
 fn text(path: Option<&Path>, sequence: usize) -> Result<Data<Text>, Failure> {
     let (bytes, name) = match path {
-        Some(path) => (failure::read(path)?, format!("`{}`", path.display())),
+        Some(path) => {
+            let (bytes, name) = (failure::read(path)?, format!("`{}`", path.display()));
+            refuse_binary(&bytes, &name)?;
+            (bytes, name)
+        }
         None => (OWN_TEXT.as_bytes().to_vec(), "the text inside the command".to_owned()),
     };
-    text_of(bytes, &name, sequence)
+    let data = text_of(bytes, &name, sequence)?;
+    if !data.holds_out() {
+        tell!("{name} is too short to hold out a tenth of it: nothing is told of what was not learned from");
+    }
+    Ok(data)
+}
+
+/// No text has a byte of zeros, whatever its encoding, but for those of two bytes a character, of which nothing is learned byte by byte.
+fn refuse_binary(bytes: &[u8], name: &str) -> Result<(), Failure> {
+    match bytes.iter().position(|byte| *byte == 0) {
+        None => Ok(()),
+        Some(place) => Err(Failure::request(
+            anyhow::anyhow!("{name} is not text: byte {place} is zero"),
+            "give a text file, such as one in UTF-8; `iconv -t UTF-8` makes one of text in UTF-16",
+        )),
+    }
 }
 
 /// A text that is long enough, for who does not read it.

@@ -96,7 +96,10 @@ pub(super) fn side(
 pub(super) fn refused(error: FolderError) -> Failure {
     let hint = match &error {
         FolderError::Broken { .. } => "mend or remove the file, or give --skip-broken",
-        FolderError::Sizes { .. } => "give --pixels to have all of them resized",
+        FolderError::Sizes { .. } => {
+            "give --pixels to have all of them resized, or --skip-broken to leave out those of another size than most"
+        }
+        FolderError::BinaryText { .. } => "give a text file, such as one in UTF-8",
         FolderError::Resize { .. } => "give fewer --pixels",
         FolderError::FewPairs { .. } | FolderError::NoText { .. } => {
             "give a folder of png or jpeg images, with a text beside each: cat.png and cat.txt"

@@ -2,6 +2,7 @@
 
 mod error;
 mod pairs;
+mod sizes;
 
 use std::fs;
 use std::ops::Range;
@@ -18,6 +19,7 @@ use crate::ImageBatch;
 
 pub use error::FolderError;
 pub use pairs::PairFolder;
+use sizes::Gathered;
 
 /// The longest side that images are made to.
 const LONGEST: usize = 8_192;
@@ -80,13 +82,13 @@ pub struct Skipped {
     pub reason: String,
 }
 
-/// What to do with a file that is called an image and is none.
+/// What to do with a file that is called an image and is none, and with an image of another size than the others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnBroken {
-    /// Refuse the folder, and name the file.
+    /// Refuse the folder, and name the file; of sizes, two that differ.
     #[default]
     Refuse,
-    /// Do without it, and list it.
+    /// Do without it, and list it. The size of the images is the one that most have.
     Skip,
 }
 
@@ -135,22 +137,22 @@ impl FolderReader {
         }
         let of_no_class = |path| Skipped { path, reason: "it is in no class".to_owned() };
         skipped.extend(files.into_iter().map(of_no_class));
-        let mut images = Vec::new();
-        let mut first: Option<(PathBuf, [usize; 2])> = None;
+        let mut found = Gathered::new(self.on_broken);
         for (class, folder) in classes.iter().enumerate() {
-            let before = (images.len(), skipped.len());
             for file in entries(folder, &mut skipped)? {
                 let Some(read) = self.file(&file, &mut skipped)? else { continue };
                 let size = [read.width() as usize, read.height() as usize];
-                pairs::same_size(&mut first, &file, size)?;
-                images.push(Image { class, name: name_of(&file), pixels: read.into_raw() });
+                found.add(&file, size, Image { class, name: name_of(&file), pixels: read.into_raw() })?;
             }
-            if images.len() == before.0 {
-                let others = skipped.len() - before.1;
+        }
+        let (images, [width, height]) = found.of_one_size(&mut skipped);
+        let images: Vec<Image> = images.into_iter().map(|(_, image)| image).collect();
+        for (class, folder) in classes.iter().enumerate() {
+            if !images.iter().any(|image| image.class == class) {
+                let others = skipped.iter().filter(|skipped| skipped.path.parent() == Some(folder)).count();
                 return Err(FolderError::EmptyClass { path: folder.clone(), others });
             }
         }
-        let [width, height] = first.map(|(_, size)| size).unwrap_or_default();
         let names = classes.iter().map(|class| name_of(class)).collect();
         let members = (0..images.len()).collect();
         Ok(ImageFolder { held: Arc::new(Held { names, width, height, images, skipped }), members })

@@ -159,6 +159,85 @@ fn sizes_that_differ_are_named_and_can_be_made_one() {
 }
 
 #[test]
+fn images_of_another_size_than_most_are_left_out_as_asked() {
+    let folder = two_classes();
+    // The first image that is met is one of those that differ.
+    let other = write(folder.path(), "cats/0.png", &picture(4, 6, 3));
+    let large = write(folder.path(), "dogs/3.png", &picture(9, 9, 3));
+    let skip = FolderReader::new().on_broken(OnBroken::Skip);
+    let found = skip.read(folder.path()).unwrap();
+    assert_eq!((found.image(), found.examples()), ([3, 4, 6], 6));
+    assert_eq!(classes(&found.batch(0..6, &Device::flex())), [0, 0, 0, 1, 1, 1]);
+    let left_out: Vec<_> = found.skipped().iter().map(|skipped| skipped.path.clone()).collect();
+    assert_eq!(left_out, [other, large]);
+    assert_eq!(found.skipped()[0].reason, "it has 4 by 6 pixels, where most have 6 by 4");
+    // A class of which nothing is left is none.
+    for index in 0..4 {
+        write(folder.path(), &format!("dogs/{index}.png"), &picture(9, 9, index));
+    }
+    write(folder.path(), "cats/0.png", &picture(6, 4, 0));
+    write(folder.path(), "cats/9.png", &picture(6, 4, 0));
+    let error = skip.read(folder.path()).unwrap_err();
+    let FolderError::EmptyClass { path, others: 4 } = &error else { panic!("{error}") };
+    assert_eq!(*path, folder.path().join("dogs"));
+}
+
+#[test]
+fn pairs_are_images_with_a_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    for index in 0..4 {
+        write(folder.path(), &format!("{index}.png"), &picture(6, 4, index));
+        fs::write(path(&format!("{index}.txt")), format!("  number {index}\n")).unwrap();
+    }
+    let read = |tokens| FolderReader::new().read_pairs(folder.path(), tokens);
+    let pairs = read(8).unwrap();
+    assert_eq!((pairs.examples(), pairs.image(), pairs.skipped().len()), (4, [3, 4, 6], 0));
+    let batch = pairs.draw(4, &mut fastrand::Rng::with_seed(1), &Device::flex());
+    let texts = batch.texts.to_data().try_into_vec_as::<i64>().unwrap();
+    let texts = BTreeSet::from_iter(texts.chunks(8).map(<[i64]>::to_vec));
+    let expected =
+        |index: u8| b"number ".iter().chain(&[b'0' + index]).map(|byte| i64::from(*byte)).collect();
+    assert_eq!(texts, (0..4).map(expected).collect::<BTreeSet<Vec<i64>>>(), "each once");
+
+    fs::write(path("alone.txt"), "of no image").unwrap();
+    let found = read(8).unwrap();
+    assert_eq!(found.examples(), 4);
+    assert_eq!(found.skipped().len(), 1);
+    assert_eq!(found.skipped()[0].path, path("alone.txt"));
+    assert_eq!(found.skipped()[0].reason, "no image of its name stands beside it");
+    fs::remove_file(path("alone.txt")).unwrap();
+
+    let other = write(folder.path(), "0.png", &picture(5, 4, 0));
+    assert!(matches!(read(8).unwrap_err(), FolderError::Sizes { first, .. } if first == other));
+    let skipping = FolderReader::new().on_broken(OnBroken::Skip).read_pairs(folder.path(), 8).unwrap();
+    assert_eq!((skipping.examples(), skipping.skipped().len()), (3, 1));
+    let batch = skipping.draw(3, &mut fastrand::Rng::with_seed(1), &Device::flex());
+    let texts = batch.texts.to_data().try_into_vec_as::<i64>().unwrap();
+    let texts = BTreeSet::from_iter(texts.chunks(8).map(<[i64]>::to_vec));
+    assert_eq!(texts, (1..4).map(expected).collect::<BTreeSet<Vec<i64>>>(), "texts stay with their images");
+    write(folder.path(), "0.png", &picture(6, 4, 0));
+
+    let refused = |content: &[u8], tokens| {
+        fs::write(path("2.txt"), content).unwrap();
+        read(tokens).unwrap_err()
+    };
+    let binary = refused(b"a\0b", 8);
+    assert!(
+        matches!(&binary, FolderError::BinaryText { path: found } if *found == path("2.txt")),
+        "{binary}"
+    );
+    assert!(matches!(refused(b" \n", 8), FolderError::TextLength { found: 0, most: 8, .. }));
+    assert!(matches!(refused(b"nine byte", 8), FolderError::TextLength { found: 9, most: 8, .. }));
+    fs::remove_file(path("2.txt")).unwrap();
+    assert!(
+        matches!(read(8).unwrap_err(), FolderError::NoText { path: found, .. } if found == path("2.txt"))
+    );
+    let error = FolderReader::new().read_pairs(tempfile::tempdir().unwrap().path(), 8).unwrap_err();
+    assert!(matches!(error, FolderError::FewPairs { found: 0, .. }), "{error}");
+}
+
+#[test]
 fn a_broken_file_is_named_or_skipped_and_listed() {
     let folder = two_classes();
     let whole = fs::read(folder.path().join("cats/0.png")).unwrap();

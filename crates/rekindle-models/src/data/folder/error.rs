@@ -87,6 +87,12 @@ pub enum FolderError {
         /// How many images it has.
         found: usize,
     },
+    /// What is called a text has a byte of zeros in it.
+    #[error("{} is not text: a byte of it is zero", path.display())]
+    BinaryText {
+        /// The file.
+        path: PathBuf,
+    },
     /// There is nothing to tell a pair from.
     #[error("{} has {found} images with a text beside them, expected at least 2: `cat.png` and `cat.txt`", path.display())]
     FewPairs {

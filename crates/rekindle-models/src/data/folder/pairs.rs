@@ -1,12 +1,13 @@
 //! Images that each have a text beside them.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
-use super::{FolderError, FolderReader, Held, Image, ImageFolder, Skipped, entries, name_of};
+use super::{FolderError, FolderReader, Gathered, Held, Image, ImageFolder, Skipped, entries, name_of};
 use crate::PairBatch;
 use crate::data::Source;
 
@@ -43,22 +44,28 @@ impl FolderReader {
     pub fn read_pairs(self, path: impl AsRef<Path>, tokens: usize) -> Result<PairFolder, FolderError> {
         let path = path.as_ref();
         self.check()?;
-        let (mut skipped, mut images, mut texts) = (Vec::new(), Vec::new(), Vec::new());
-        let mut first: Option<(PathBuf, [usize; 2])> = None;
-        for file in entries(path, &mut skipped)? {
-            // Texts are looked for by their images.
-            if file.extension().is_some_and(|ending| ending == "txt") {
-                continue;
-            }
+        let (mut skipped, mut texts) = (Vec::new(), Vec::new());
+        let mut found = Gathered::new(self.on_broken);
+        // Texts are looked for by their images.
+        let is_text = |file: &PathBuf| file.extension().is_some_and(|ending| ending == "txt");
+        let (without, files): (Vec<_>, Vec<_>) = entries(path, &mut skipped)?.into_iter().partition(is_text);
+        let mut without = BTreeSet::from_iter(without);
+        for file in files {
+            let beside = file.with_extension("txt");
+            without.remove(&beside);
             let Some(read) = self.file(&file, &mut skipped)? else { continue };
-            same_size(&mut first, &file, [read.width() as usize, read.height() as usize])?;
-            texts.push(text(&file.with_extension("txt"), tokens)?);
-            images.push(Image { class: 0, name: name_of(&file), pixels: read.into_raw() });
+            texts.push(text(&beside, tokens)?);
+            let size = [read.width() as usize, read.height() as usize];
+            found.add(&file, size, Image { class: 0, name: name_of(&file), pixels: read.into_raw() })?;
         }
+        let lonely = |path| Skipped { path, reason: "no image of its name stands beside it".to_owned() };
+        skipped.extend(without.into_iter().map(lonely));
+        let (images, [width, height]) = found.of_one_size(&mut skipped);
+        let (places, images): (Vec<usize>, Vec<Image>) = images.into_iter().unzip();
+        let texts: Vec<_> = places.into_iter().map(|place| std::mem::take(&mut texts[place])).collect();
         if images.len() < 2 {
             return Err(FolderError::FewPairs { path: path.to_owned(), found: images.len() });
         }
-        let [width, height] = first.map(|(_, size)| size).unwrap_or_default();
         let members = (0..images.len()).collect();
         let held = Held { names: vec!["pairs".to_owned()], width, height, images, skipped };
         Ok(PairFolder {
@@ -69,30 +76,12 @@ impl FolderReader {
     }
 }
 
-/// Refuses an image of another size than the first.
-pub(super) fn same_size(
-    first: &mut Option<(PathBuf, [usize; 2])>,
-    file: &Path,
-    size: [usize; 2],
-) -> Result<(), FolderError> {
-    match first {
-        Some((first, first_size)) if *first_size != size => Err(FolderError::Sizes {
-            first: first.clone(),
-            first_size: *first_size,
-            second: file.to_owned(),
-            second_size: size,
-        }),
-        Some(_) => Ok(()),
-        None => {
-            *first = Some((file.to_owned(), size));
-            Ok(())
-        }
-    }
-}
-
 fn text(path: &Path, tokens: usize) -> Result<Vec<u8>, FolderError> {
     let bytes =
         std::fs::read(path).map_err(|source| FolderError::NoText { path: path.to_owned(), source })?;
+    if bytes.contains(&0) {
+        return Err(FolderError::BinaryText { path: path.to_owned() });
+    }
     let trimmed = bytes.trim_ascii().to_vec();
     match trimmed.len() {
         found if found == 0 || found > tokens => {

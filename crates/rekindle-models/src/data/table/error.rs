@@ -71,6 +71,18 @@ pub enum TableError {
         /// The largest class there can be.
         largest: usize,
     },
+    /// Classes that leave out most of the numbers below the largest.
+    #[error(
+        "line {line}: class {found} in a table of {different} different classes, expected them to be numbered from 0 on"
+    )]
+    Gaps {
+        /// The line.
+        line: u64,
+        /// The largest class.
+        found: usize,
+        /// How many different ones there are.
+        different: usize,
+    },
     /// A sequence of two classes.
     #[error("line {line}: sequence `{sequence}` has class {found} here and class {expected} before")]
     TwoClasses {

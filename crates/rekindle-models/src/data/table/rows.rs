@@ -8,6 +8,9 @@ use super::{Sequence, SequenceTable, TableError, TableShape};
 
 /// More classes than these are a mistake: a column of times or numbers taken for classes.
 const MOST_CLASSES: usize = 1 << 16;
+/// Some classes may be missing from a small table. Where far more are missing than are there, one of them is mistyped, and what
+/// is learned from would get outputs for all that lie between.
+const FEW_CLASSES: usize = 8;
 
 /// Where what is in a row.
 struct Columns {
@@ -60,6 +63,7 @@ fn finished(
     let expected = first.values.len() / width;
     let steps = shape.steps.unwrap_or(expected);
     let mut kept = Vec::with_capacity(sequences.len());
+    let (mut largest, mut different) = ((0, 0), HashSet::new());
     for (line, mut sequence) in sequences {
         let found = sequence.values.len() / width;
         match shape.steps {
@@ -71,10 +75,18 @@ fn finished(
             }
             _ => sequence.values.truncate(steps * width),
         }
+        different.insert(sequence.class);
+        if sequence.class > largest.0 {
+            largest = (sequence.class, line);
+        }
         kept.push(sequence);
     }
-    let largest = kept.iter().map(|sequence| sequence.class).max().unwrap_or(0);
-    let classes = shape.classes.unwrap_or(largest + 1);
+    let (found, line) = largest;
+    let classes = shape.classes.unwrap_or(found + 1);
+    let different = different.len();
+    if shape.classes.is_none() && classes > 2 * different + FEW_CLASSES {
+        return Err(TableError::Gaps { line, found, different });
+    }
     Ok(SequenceTable { features: columns.names, classes, steps, sequences: kept })
 }
 

@@ -64,6 +64,10 @@ fn what_is_wrong_is_said_with_its_line() {
         ("sequence,class,x\na,0,1\na,1,1\n", "line 3: sequence `a` has class 1 here and class 0 before"),
         ("sequence,class,x\na,0,1\nb,0,1\na,0,1\n", "line 4: sequence `a` goes on after another began"),
         (
+            "sequence,class,x\na,0,1\nb,65,1\nc,1,1\n",
+            "line 3: class 65 in a table of 3 different classes, expected them to be numbered from 0 on",
+        ),
+        (
             "sequence,class,x\na,0,1\na,0,1\nb,0,1\n",
             "sequence `b`, from line 4, has 1 steps, expected 2 as in the first",
         ),
@@ -76,6 +80,14 @@ fn what_is_wrong_is_said_with_its_line() {
     assert!(found.contains("line 3 is not text"), "{found}");
     let found = refused(b"\xff\xfe,class,x\n", TableShape::default());
     assert!(found.contains("line 1 is not text"), "{found}");
+}
+
+#[test]
+fn a_class_that_is_missing_is_no_gap() {
+    assert_eq!(read("sequence,class,x\na,0,1\nb,9,1\n").unwrap().classes(), 10);
+    let wide = TableShape { classes: Some(66), ..TableShape::default() };
+    let table = SequenceTable::from_reader(&b"sequence,class,x\na,0,1\nb,65,1\n"[..], wide).unwrap();
+    assert_eq!(table.classes(), 66, "who asks for classes has them");
 }
 
 #[test]
