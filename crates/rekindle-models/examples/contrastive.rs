@@ -7,16 +7,17 @@
 
 #![allow(clippy::print_stdout, reason = "it is a program to read the output of")]
 
-use std::error::Error;
-use std::time::{Duration, Instant};
+mod step;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use std::error::Error;
+
 use burn::optim::GradientsParams;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use rekindle::memory::{self, CountingAllocator};
-use rekindle::{Budget, Bytes, Measuring, Planner, Rule, Staged, without_checkpointing};
+use rekindle::{Budget, Measuring, Planner, Rule, Staged, without_checkpointing};
 use rekindle_models::data::{Captions, Source};
-use rekindle_models::{Batch, TwoTower, TwoTowerConfig};
+use rekindle_models::{Batch, TwoTowerConfig};
+use step::{Step, watched};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();
@@ -59,11 +60,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let alone = |plain: bool| {
         let run = || model.step(&part, chunk, if plain { Rule::StoreAll } else { Rule::EVERY_ONE });
         let run = || Ok(if plain { without_checkpointing(run)? } else { run()? }.gradients);
-        let mut steps = (0..ROUNDS).map(|_| step(&model, run)).collect::<Result<Vec<_>, _>>()?;
+        let mut steps = (0..ROUNDS).map(|_| watched(&model, run)).collect::<Result<Vec<_>, _>>()?;
         steps.sort_unstable_by_key(|step| step.time);
         Ok::<_, Box<dyn Error>>(steps.swap_remove(ROUNDS / 2))
     };
-    let rule = |rule: Rule| step(&model, || Ok(model.step(&batch, chunk, rule)?.gradients));
+    let rule = |rule: Rule| watched(&model, || Ok(model.step(&batch, chunk, rule)?.gradients));
     // What is made when a thread works for the first time is made here.
     alone(false)?;
 
@@ -76,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             found.peak.to_string(),
             found.peak.get() as f64 / plain.peak.get() as f64,
             found.time / u32::try_from(pairs).unwrap_or(u32::MAX).max(1),
-            match expected.map(|expected| bits(expected) == bits(found)) {
+            match expected.map(|expected| found.is_same_as(expected)) {
                 None => "",
                 Some(true) => "identical",
                 Some(false) => "DIFFER",
@@ -91,19 +92,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     match planned {
         Ok(planned) => {
             let run = || Ok(model.step(&batch, chunk, &planned)?.gradients);
-            row(&format!("{pairs}, optimal-50%"), pairs, &step(&model, run)?, Some(&expected));
+            row(&format!("{pairs}, optimal-50%"), pairs, &watched(&model, run)?, Some(&expected));
         }
         Err(refused) => println!("{:24}  {refused}", format!("{pairs}, optimal-50%")),
     }
 
     let some = batch.slice(0..pairs.min(AT_ONCE));
-    let at_once = step(&model, || {
+    let at_once = watched(&model, || {
         let loss = model.loss(&some, Rule::StoreAll)?;
         Ok(GradientsParams::from_grads(rekindle::backward(&loss)?, &model))
     })?;
     row(&format!("{} at once", some.examples()), some.examples(), &at_once, None);
-    let in_parts = step(&model, || Ok(model.step(&some, chunk, Rule::EVERY_ONE)?.gradients))?;
-    row(&format!("{}, every-1", some.examples()), some.examples(), &in_parts, None);
+    let in_parts = watched(&model, || Ok(model.step(&some, chunk, Rule::EVERY_ONE)?.gradients))?;
+    row(&format!("{} in parts, every-1", some.examples()), some.examples(), &in_parts, None);
     println!(
         "{} in parts of {chunk} against at once: all gradients differ by {:.1e} of their length, the worst parameter by {:.1e}",
         some.examples(),
@@ -111,40 +112,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         worst(&in_parts, &at_once),
     );
     Ok(())
-}
-
-/// What a step came to: its gradients, the most bytes above those before it, and how long it took.
-struct Step {
-    gradients: Vec<Vec<f32>>,
-    peak: Bytes,
-    time: Duration,
-}
-
-fn step(
-    model: &TwoTower,
-    run: impl FnOnce() -> Result<GradientsParams, rekindle::Error>,
-) -> Result<Step, Box<dyn Error>> {
-    struct Collect<'a>(&'a GradientsParams, Vec<Vec<f32>>);
-    impl ModuleVisitor for Collect<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient =
-                self.0.get::<D>(param.id).and_then(|gradient| gradient.into_data().try_to_vec().ok());
-            self.1.push(gradient.unwrap_or_default());
-        }
-    }
-    rekindle::sweep();
-    let before = memory::live().unwrap_or_default();
-    memory::reset_peak();
-    let start = Instant::now();
-    let gradients = run()?;
-    let (time, peak) = (start.elapsed(), memory::peak().unwrap_or_default().saturating_sub(before));
-    let mut collect = Collect(&gradients, Vec::new());
-    model.visit(&mut collect);
-    Ok(Step { gradients: collect.1, peak, time })
-}
-
-fn bits(step: &Step) -> Vec<u32> {
-    step.gradients.iter().flatten().map(|value| value.to_bits()).collect()
 }
 
 /// The length of the difference, of the length of what is expected.

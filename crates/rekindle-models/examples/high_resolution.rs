@@ -11,22 +11,20 @@
 
 #![allow(clippy::print_stdout, reason = "it is a program to read the output of")]
 
-use std::error::Error;
-use std::time::{Duration, Instant};
+mod step;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use std::error::Error;
+
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Tensor};
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::{Budget, Bytes, Measuring, Planner, Rule, Staged, Under, without_checkpointing};
 use rekindle_models::data::{Shapes, Source};
 use rekindle_models::{ImageBatch, Trainable, Vit, VitConfig};
+use step::{Step, watched};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();
-
-/// A step's gradients, the most bytes above those before it, and how long it took.
-type Step = (Vec<Vec<u8>>, Bytes, Duration);
 
 fn main() -> Result<(), Box<dyn Error>> {
     let _ = memory::keep_freed();
@@ -42,14 +40,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("tokens  strategy                 peak       of small  step      gradients");
     let (model, batch) = made(&small, images)?;
     let plain = steps(&model, &model, &batch, None, rounds + 1)?;
-    let of_small = plain[1..].iter().map(|step| step.1).max().unwrap_or_default();
-    let table = Table { tokens: small.tokens(), of_small, expected: plain[0].0.clone() };
+    let of_small = plain[1..].iter().map(|step| step.peak).max().unwrap_or_default();
+    let table = Table { tokens: small.tokens(), of_small, expected: &plain[0] };
     table.row("plain", &plain[1..]);
 
     let (model, batch) = made(&large, images)?;
     // The first step makes the weights.
     let plain = steps(&model, &model, &batch, None, rounds + 1)?;
-    let table = Table { tokens: large.tokens(), of_small, expected: plain[0].0.clone() };
+    let table = Table { tokens: large.tokens(), of_small, expected: &plain[0] };
     table.row("plain", &plain[1..]);
     table.row("every-1", &steps(&model, &model, &batch, Some(Rule::EVERY_ONE.into()), rounds)?);
     let blocks = table.plans("blocks", &model, &model, &batch, rounds)?;
@@ -69,14 +67,14 @@ fn made(config: &VitConfig, images: usize) -> Result<(Vit, ImageBatch), Box<dyn 
 }
 
 /// What steps on images of one size are compared with.
-struct Table {
+struct Table<'a> {
     tokens: usize,
     /// The peak of plain training on the small images.
     of_small: Bytes,
-    expected: Vec<Vec<u8>>,
+    expected: &'a Step,
 }
 
-impl Table {
+impl Table<'_> {
     /// Measures a cut and runs its optimal plans, for the memory of the small images and for the least there is: their peaks.
     fn plans<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
         &self,
@@ -107,14 +105,14 @@ impl Table {
 
     /// Prints a line, and gives the peak.
     fn row(&self, name: &str, steps: &[Step]) -> Bytes {
-        let time = steps.iter().map(|step| step.2).min().unwrap_or_default();
-        let peak = steps.iter().map(|step| step.1).max().unwrap_or_default();
+        let time = steps.iter().map(|step| step.time).min().unwrap_or_default();
+        let peak = steps.iter().map(|step| step.peak).max().unwrap_or_default();
         println!(
             "{:6}  {name:23}  {:9}  {:7.0}%  {time:8.2?}  {}",
             self.tokens,
             peak.to_string(),
             100.0 * peak.get() as f64 / self.of_small.get() as f64,
-            if steps.iter().all(|step| step.0 == self.expected) { "identical" } else { "DIFFER" }
+            if steps.iter().all(|step| step.is_same_as(self.expected)) { "identical" } else { "DIFFER" }
         );
         peak
     }
@@ -136,27 +134,12 @@ fn step<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
     batch: &ImageBatch,
     under: Option<Under<'_>>,
 ) -> Result<Step, rekindle::Error> {
-    rekindle::seed(1);
-    rekindle::sweep();
-    let before = memory::live().unwrap_or_default();
-    memory::reset_peak();
-    let start = Instant::now();
-    let (region, images) = cut.stages(batch);
-    let loss = match under {
-        None => without_checkpointing(|| region.forward(images))?,
-        Some(under) => region.under(under).forward(images)?,
-    };
-    let found = GradientsParams::from_grads(rekindle::backward(&loss)?, model);
-    let time = start.elapsed();
-    let peak = memory::peak().unwrap_or_default().saturating_sub(before);
-    struct Collect<'a>(&'a GradientsParams, Vec<Vec<u8>>);
-    impl ModuleVisitor for Collect<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = self.0.get::<D>(param.id).map(|gradient| gradient.into_data().as_bytes().to_vec());
-            self.1.push(gradient.unwrap_or_default());
-        }
-    }
-    let mut collect = Collect(&found, Vec::new());
-    model.visit(&mut collect);
-    Ok((collect.1, peak, time))
+    watched(model, || {
+        let (region, images) = cut.stages(batch);
+        let loss = match under {
+            None => without_checkpointing(|| region.forward(images))?,
+            Some(under) => region.under(under).forward(images)?,
+        };
+        Ok(GradientsParams::from_grads(rekindle::backward(&loss)?, model))
+    })
 }

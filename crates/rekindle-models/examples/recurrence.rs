@@ -9,10 +9,12 @@
 
 #![allow(clippy::print_stdout, reason = "it is a program to read the output of")]
 
-use std::error::Error;
-use std::time::{Duration, Instant};
+mod step;
 
-use burn::module::{Module, ModuleVisitor, Param};
+use std::error::Error;
+use std::time::Instant;
+
+use burn::module::Module;
 use burn::optim::{AdamConfig, GradientsParams};
 use burn::tensor::{Device, Tensor};
 use rekindle::memory::{self, CountingAllocator};
@@ -20,6 +22,7 @@ use rekindle::{Budget, Bytes, Measuring, Planned, Planner, Rule, Staged, Under, 
 use rekindle_models::data::{Recall, Source};
 use rekindle_models::{Batch, Recurrent, RecurrentConfig, SequenceBatch, Trainable};
 use rekindle_plan::solvers::Solver;
+use step::{Step, watched};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();
@@ -137,7 +140,7 @@ fn strategies(steps: usize, rounds: usize, width: usize) -> Result<(), Box<dyn E
             100.0 * peak.get() as f64 / plain.get() as f64,
             time,
             100.0 * (time.as_secs_f64() / base.as_secs_f64() - 1.0),
-            match steps.iter().all(|step| step.gradients == first.gradients) {
+            match steps.iter().all(|step| step.is_same_as(&first)) {
                 true => "identical".to_owned(),
                 false => format!("{:.0}% off", 100.0 * off(&steps[0].gradients, &first.gradients)),
             }
@@ -198,14 +201,6 @@ fn learning() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What a step came to.
-struct Step {
-    gradients: Vec<Vec<f32>>,
-    /// The most bytes above those before it.
-    peak: Bytes,
-    time: Duration,
-}
-
 fn fine(net: &Recurrent, batch: &SequenceBatch, under: Under<'_>) -> Result<Step, rekindle::Error> {
     step(net, || {
         let (region, state) = net.fine().stages(batch);
@@ -217,25 +212,7 @@ fn step(
     net: &Recurrent,
     loss: impl FnOnce() -> Result<Tensor<1>, rekindle::Error>,
 ) -> Result<Step, rekindle::Error> {
-    rekindle::seed(1);
-    rekindle::sweep();
-    let before = memory::live().unwrap_or_default();
-    memory::reset_peak();
-    let start = Instant::now();
-    let loss = loss()?;
-    let found = GradientsParams::from_grads(rekindle::backward(&loss)?, net);
-    let time = start.elapsed();
-    let peak = memory::peak().unwrap_or_default().saturating_sub(before);
-    struct Collect<'a>(&'a GradientsParams, Vec<Vec<f32>>);
-    impl ModuleVisitor for Collect<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = self.0.get::<D>(param.id).map(|gradient| gradient.into_data().iter().collect());
-            self.1.push(gradient.unwrap_or_default());
-        }
-    }
-    let mut collect = Collect(&found, Vec::new());
-    net.visit(&mut collect);
-    Ok(Step { gradients: collect.1, peak, time })
+    watched(net, || Ok(GradientsParams::from_grads(rekindle::backward(&loss()?)?, net)))
 }
 
 /// How far gradients are off, as a part of the right ones.

@@ -1,7 +1,7 @@
 //! A thousand layers: what checkpoints save of a residual network, and what they cost.
 //!
 //! ```text
-//! cargo run --release -p rekindle-models --example very_deep             1,001 layers, one picture of 32 by 32
+//! cargo run --release -p rekindle-models --example very_deep             1,001 layers, four pictures of 32 by 32
 //! cargo run --release -p rekindle-models --example very_deep -- 101 2 3  101 layers, two pictures, three rounds
 //! ```
 //!
@@ -9,15 +9,17 @@
 
 #![allow(clippy::print_stdout, reason = "it is a program to read the output of")]
 
+mod step;
+
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use burn::module::{Module, ModuleVisitor, Param};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle::memory::{self, CountingAllocator};
 use rekindle::{Budget, Bytes, Measuring, Planned, Planner, Rule, Staged, Under, without_checkpointing};
 use rekindle_models::{ImageBatch, ResNet, ResNetConfig, Trainable};
+use step::{Step, watched};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::system();
@@ -26,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let _ = memory::keep_freed();
     let mut numbers = std::env::args().skip(1).map(|number| number.parse::<usize>());
     let layers = numbers.next().transpose()?.unwrap_or(1_001);
-    let batch = numbers.next().transpose()?.unwrap_or(1);
+    let batch = numbers.next().transpose()?.unwrap_or(4);
     let rounds = numbers.next().transpose()?.unwrap_or(3).max(1);
     let config = ResNetConfig::new(vec![layers.saturating_sub(2) / 9; 3], 10);
     let device = Device::flex().autodiff();
@@ -35,8 +37,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let images = Tensor::<4>::random([batch, 3, 32, 32], Distribution::Normal(0.0, 1.0), &device);
     let batch = ImageBatch { images, classes: Tensor::<1, Int>::zeros([batch], &device) };
 
-    let (expected, _, _) = step(&net, &net, &batch, None)?;
-    let (_, plain, _) = step(&net, &net, &batch, None)?;
+    let expected = step(&net, &net, &batch, None)?;
+    let plain = step(&net, &net, &batch, None)?.peak;
     let start = Instant::now();
     let measured = rekindle::measure(
         &net.fine(),
@@ -58,11 +60,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("strategy        peak         of plain  step       overhead  gradients");
     let rules = ["every-1", "every-4", "sqrt"].map(|rule| (rule, rule.parse::<Rule>()));
     let mut base = Duration::ZERO;
-    let mut row = |name: &str, steps: Vec<(Vec<Vec<u8>>, Bytes, Duration)>| {
-        let mut times: Vec<Duration> = steps.iter().map(|step| step.2).collect();
+    let mut row = |name: &str, steps: Vec<Step>| {
+        let mut times: Vec<Duration> = steps.iter().map(|step| step.time).collect();
         times.sort_unstable();
         let (time, peak) =
-            (times[times.len() / 2], steps.iter().map(|step| step.1).max().unwrap_or_default());
+            (times[times.len() / 2], steps.iter().map(|step| step.peak).max().unwrap_or_default());
         if name == "plain" {
             base = time;
         }
@@ -72,7 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             100.0 * peak.get() as f64 / plain.get() as f64,
             time,
             100.0 * (time.as_secs_f64() / base.as_secs_f64() - 1.0),
-            if steps.iter().all(|step| step.0 == expected) { "identical" } else { "DIFFER" }
+            if steps.iter().all(|step| step.is_same_as(&expected)) { "identical" } else { "DIFFER" }
         );
     };
     let many = |run: &dyn Fn() -> Result<_, rekindle::Error>| {
@@ -95,39 +97,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// A step: its gradients, the most bytes above those before it, and how long it took.
 fn step<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
     net: &ResNet,
     cut: &S,
     batch: &ImageBatch,
     under: Option<Under<'_>>,
-) -> Result<(Vec<Vec<u8>>, Bytes, Duration), rekindle::Error> {
-    rekindle::seed(1);
-    rekindle::sweep();
-    let before = memory::live().unwrap_or_default();
-    memory::reset_peak();
-    let start = Instant::now();
-    let loss = match under {
-        None => without_checkpointing(|| {
-            let (region, images) = cut.stages(batch);
-            region.forward(images)
-        })?,
-        Some(under) => {
-            let (region, images) = cut.stages(batch);
-            region.under(under).forward(images)?
-        }
-    };
-    let found = GradientsParams::from_grads(rekindle::backward(&loss)?, net);
-    let time = start.elapsed();
-    let peak = memory::peak().unwrap_or_default().saturating_sub(before);
-    struct Collect<'a>(&'a GradientsParams, Vec<Vec<u8>>);
-    impl ModuleVisitor for Collect<'_> {
-        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-            let gradient = self.0.get::<D>(param.id).map(|gradient| gradient.into_data().as_bytes().to_vec());
-            self.1.push(gradient.unwrap_or_default());
-        }
-    }
-    let mut collect = Collect(&found, Vec::new());
-    net.visit(&mut collect);
-    Ok((collect.1, peak, time))
+) -> Result<Step, rekindle::Error> {
+    watched(net, || {
+        let (region, images) = cut.stages(batch);
+        let loss = match under {
+            None => without_checkpointing(|| region.forward(images))?,
+            Some(under) => region.under(under).forward(images)?,
+        };
+        Ok(GradientsParams::from_grads(rekindle::backward(&loss)?, net))
+    })
 }
