@@ -115,7 +115,10 @@ fn started() -> Option<Started> {
         ("MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
     ];
     let all = names.iter().filter_map(|(ranks, rank)| Some((number(ranks)?, number(rank).unwrap_or(0))));
-    let mut several = all.filter(|(ranks, _)| *ranks > 1);
+    // `srun --mpi=pmix` gives a rank without the number of ranks, and Slurm the number of tasks to whoever it starts, with MPI or without:
+    // only the two together are ranks.
+    let of_slurm = number("SLURM_STEP_NUM_TASKS").zip(number("PMIX_RANK"));
+    let mut several = all.chain(of_slurm).filter(|(ranks, _)| *ranks > 1);
     several.next().map(|(ranks, rank)| Started { rank, ranks })
 }
 

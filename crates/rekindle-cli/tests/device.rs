@@ -10,7 +10,7 @@ use insta::assert_snapshot;
 fn rekindle(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rekindle"));
     // Ranks are another refusal.
-    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"] {
+    for variable in ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_RANK"] {
         command.env_remove(variable);
     }
     command.args(arguments).env("NO_COLOR", "1").env("COLUMNS", "140").output().unwrap()

@@ -583,12 +583,28 @@ fn after_step_3(folder: &Path, run: &Child) -> String {
     children.split_whitespace().find(is_second).unwrap().to_owned()
 }
 
+/// MPI adds up in an order of its own: weights are those of ordered sums but for rounding, in every way to share out.
 fn native(folder: &Path) {
-    let json = |flags: &str| -> Value {
-        serde_json::from_str(&well(folder, 4, &format!("train {SMALL} {flags} --json"))).unwrap()
-    };
-    let (ordered, native) = (json("--strategy every-1"), json("--strategy every-1 --reduction native"));
-    let loss = |of: &Value| of["last_loss"].as_f64().unwrap();
-    assert!((loss(&ordered) - loss(&native)).abs() < 1e-3, "{ordered} {native}");
-    assert_eq!(native["reduction"], "native");
+    for (ranks, flags) in [
+        (4, "--data-parallel 4"),
+        (2, "--data-parallel 2 --zero 2"),
+        (4, "--data-parallel 2 --pipeline 2 --micro-batches 2 --zero 1"),
+        (2, "--tensor-parallel 2"),
+        (2, "--tensor-parallel 2 --partition-checkpoints --budget smallest"),
+        (4, "--tensor-parallel 2 --data-parallel 2 --zero 2"),
+        (4, "--tensor-parallel 2 --pipeline 2 --micro-batches 2"),
+    ] {
+        let strategy = if flags.contains("--budget") { "" } else { "--strategy every-1" };
+        let train = format!("train {SMALL} {strategy} {flags}");
+        let ordered = numbers(&weights(folder, ranks, &train));
+        let native = numbers(&weights(folder, ranks, &format!("{train} --reduction native")));
+        assert_eq!(native.len(), ordered.len(), "{flags}");
+        let apart = native.iter().zip(&ordered).map(|(a, b)| (a - b).abs());
+        assert!(native.iter().all(|value| value.is_finite()), "{flags}");
+        // As far as sums in another order came apart without dropout above. Adam moves a weight by 0.001 a step.
+        let apart = apart.fold(0.0, f32::max);
+        assert!(apart < 5e-4, "{ranks} ranks, {flags}: {apart}");
+    }
+    let json = well(folder, 2, &format!("train {SMALL} --strategy every-1 --reduction native --json"));
+    assert_eq!(serde_json::from_str::<Value>(&json).unwrap()["reduction"], "native");
 }

@@ -112,10 +112,16 @@ fn train_without_mpi_refuses_ranks() {
     let output = rekindle(&["train", "--pipeline", "2"]);
     assert_eq!(output.status.code(), Some(2));
     assert_snapshot!(text(&output.stderr));
-    let one_of_four = Command::new(env!("CARGO_BIN_EXE_rekindle"))
-        .args(["train", "--steps", "1"])
-        .env("OMPI_COMM_WORLD_SIZE", "4")
-        .output()
-        .unwrap();
-    assert!(text(&one_of_four.stderr).contains("this is one of 4 ranks"), "{}", text(&one_of_four.stderr));
+    // Started by `mpirun`, and by `srun --mpi=pmix`, whose ranks were taken for trainings of their own.
+    let srun = [("PMIX_RANK", "0"), ("SLURM_STEP_NUM_TASKS", "4")];
+    for started in [&[("OMPI_COMM_WORLD_SIZE", "4")][..], &srun] {
+        let mut one_of_four = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+        let output =
+            one_of_four.args(["train", "--steps", "1"]).envs(started.iter().copied()).output().unwrap();
+        assert!(text(&output.stderr).contains("this is one of 4 ranks"), "{}", text(&output.stderr));
+    }
+    // One task of four without MPI is a training of its own: whoever starts four that way has four.
+    let mut task = Command::new(env!("CARGO_BIN_EXE_rekindle"));
+    task.args(["train", "--layers", "0"]).env("SLURM_STEP_NUM_TASKS", "4").env_remove("PMIX_RANK");
+    assert!(!text(&task.output().unwrap().stderr).contains("ranks"));
 }

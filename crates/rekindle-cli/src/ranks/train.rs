@@ -237,6 +237,7 @@ impl<M: Trainable> Prepared<M> {
             ));
         }
         if let (Some(path), 0) = (&arguments.save, world.rank()) {
+            files::check_apart("--save", path, arguments.data.data.as_deref())?;
             files::check_writable(path)?;
         }
         Ok(Self {

@@ -46,6 +46,28 @@ fn the_mask_has_its_probability_and_keeps_the_mean() {
     }
 }
 
+/// Ranks with parts of one tensor share a seed; each drops elements of its own, and the same ones again.
+#[test]
+fn what_is_kept_apart_has_masks_of_its_own_from_the_same_seed() {
+    let _alone = alone();
+    let draw = |of: usize| {
+        rekindle::seed(1);
+        values(dropout(0.5).apart(of).forward(ones(&device())))
+    };
+    rekindle::seed(1);
+    let plain = values(dropout(0.5).forward(ones(&device())));
+    assert_eq!(draw(0), plain);
+    let all: Vec<_> = (0..4).map(draw).collect();
+    for (rank, mask) in all.iter().enumerate() {
+        assert_eq!(*mask, draw(rank));
+        for other in &all[..rank] {
+            // Of two that know nothing of each other half the elements are alike.
+            let alike = mask.iter().zip(other).filter(|pair| pair.0 == pair.1).count() as f64;
+            assert!((alike / mask.len() as f64 - 0.5).abs() < 0.02, "{alike} of {}", mask.len());
+        }
+    }
+}
+
 #[test]
 fn a_seed_gives_a_mask_and_the_next_one_another() {
     let _alone = alone();
