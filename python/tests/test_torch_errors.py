@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,6 +175,37 @@ def test_no_budget_and_no_rule() -> None:
             rekindle.torch.checkpointed(blocks(), budget=wrong)
 
 
+@pytest.mark.parametrize(
+    ("argument", "wrong", "words"),
+    [
+        *(("margin", wrong, "expected a number of at least 0") for wrong in (-0.1, math.nan, math.inf, "5%", True)),
+        *(("runs", wrong, "expected an integer of at least 1") for wrong in (0, -1, 1.5, "5", True)),
+        *(("group", wrong, "expected an integer of at least 1") for wrong in (0, -2, 1.0, "2", True)),
+        *(("strategy", wrong, "is not a solver: expected") for wrong in ("optimsl", "every-0", "every-K", "every-x", "")),
+        *(("strategy", wrong, "a strategy such as") for wrong in (None, 3)),
+    ],
+)
+def test_arguments_that_cannot_be_meant(argument: str, wrong: Any, words: str) -> None:
+    given = {"strategy": "every-1", argument: wrong}
+    with pytest.raises(errors.ArgumentError, match=words) as raised:
+        rekindle.torch.checkpointed(blocks(), **given)
+    assert raised.value.argument == argument
+    if words == "is not a solver: expected":
+        assert isinstance(raised.value, errors.UnknownName) and raised.value.found == wrong
+        assert raised.value.nearest == ("optimal" if wrong == "optimsl" else "every-K" if wrong else None)
+    with pytest.raises(errors.ArgumentError) as raised:
+        rekindle.torch.auto(Mlp(), torch.randn(3, 32), **given)
+    assert raised.value.argument == argument
+
+
+@pytest.mark.parametrize("wiring", ["value", "first", "spread"])
+def test_a_call_without_arguments(wiring: str) -> None:
+    region = rekindle.torch.checkpointed(blocks(), strategy="every-1", wiring=wiring)
+    for run in (region, torch.no_grad()(region.forward)):
+        with pytest.raises(errors.ArgumentError, match="was called without arguments, expected what its first block takes"):
+            run()
+
+
 def test_a_plan_of_another_length() -> None:
     of_four = rekindle.torch.checkpointed(blocks(4), strategy="every-1")
     of_four(torch.randn(3, 8)).sum().backward()
@@ -188,6 +222,47 @@ def test_a_profile_of_another_model() -> None:
         rekindle.torch.checkpointed(blocks(4), budget="1MiB", profile=measured.profile)(torch.randn(5, 8))
     with pytest.raises(errors.OtherModel, match="the name of stage 1: found x.0, expected 0"):
         rekindle.torch.checkpointed(blocks(4), budget="1MiB", profile=measured.profile, name="x")(torch.randn(3, 8))
+
+
+def test_a_plan_that_is_not_of_the_profile_beside_it(tmp_path: Path) -> None:
+    def measured(width: int) -> Any:
+        layers = nn.Sequential(*[nn.Sequential(nn.Linear(8, width), nn.Linear(width, 8)) for _ in range(4)])
+        region = rekindle.torch.checkpointed(layers, budget="1MiB", runs=1)
+        region(torch.randn(3, 8)).sum().backward()
+        return region
+
+    one, other = measured(8), measured(16)
+    one.save(tmp_path / "plan.json")
+    for plan in (one.plan, tmp_path / "plan.json"):
+        with pytest.raises(torch_errors.OtherModel, match="it was made for a profile with the fingerprint") as raised:
+            rekindle.torch.checkpointed(blocks(4), plan=plan, profile=other.profile)
+        assert (raised.value.found, raised.value.expected) == (one.plan.fingerprint, other.profile.fingerprint)
+        rekindle.torch.checkpointed(blocks(4), plan=plan, profile=one.profile)
+
+
+def test_a_plan_that_takes_more_than_the_budget(tmp_path: Path) -> None:
+    made = rekindle.torch.checkpointed(blocks(4), budget="1MiB", runs=1)
+    made(torch.randn(3, 8)).sum().backward()
+    made.save(tmp_path / "plan.json")
+    peak = made.plan.predicted.peak_bytes
+    for given in ({"plan": made.plan, "profile": made.profile}, {"plan": tmp_path / "plan.json"}):
+        region = rekindle.torch.checkpointed(blocks(4), budget=peak - 1, **given)
+        words = rf"`optimal` takes .* at its peak \({peak} bytes\), but the budget is .* \({peak - 1} bytes\)"
+        with pytest.raises(errors.OverBudget, match=words) as raised:
+            region(torch.randn(3, 8))
+        assert (raised.value.solver, raised.value.peak_bytes, raised.value.budget_bytes) == ("optimal", peak, peak - 1)
+        assert not region.planned
+        rekindle.torch.checkpointed(blocks(4), budget=peak, **given)(torch.randn(3, 8)).sum().backward()
+    # What is there before the step begins counts, too; and what was measured where everything was tried.
+    file = json.loads((tmp_path / "plan.json").read_text())
+    for known, takes in (({"base_bytes": 1000}, peak + 1000), ({"base_bytes": 1000, "measured_peak_bytes": peak}, peak)):
+        (tmp_path / "plan.json").write_text(json.dumps({**file, "known": known}))
+        with pytest.raises(errors.OverBudget) as raised:
+            rekindle.torch.checkpointed(blocks(4), budget=takes - 1, plan=tmp_path / "plan.json")(torch.randn(3, 8))
+        assert raised.value.peak_bytes == takes
+        rekindle.torch.checkpointed(blocks(4), budget=takes, plan=tmp_path / "plan.json")(torch.randn(3, 8)).sum().backward()
+    # Without a profile nobody knows what a plan takes here.
+    rekindle.torch.checkpointed(blocks(4), budget=1, plan=made.plan)(torch.randn(3, 8)).sum().backward()
 
 
 def test_a_plan_that_cannot_run() -> None:
@@ -214,6 +289,19 @@ def test_a_whole_step_without_cuda() -> None:
         pytest.skip("CUDA is there")
     with pytest.raises(torch_errors.DeviceAbsent, match="the memory in use on cpu is not known"):
         rekindle.torch.auto(Mlp(), (torch.randn(3, 32),), "1GiB", whole_step=True)
+
+
+@pytest.mark.parametrize("strategy", ["every-1", "optimal"])
+def test_blocks_on_another_device(strategy: str) -> None:
+    """Their dropout would draw other numbers when they are run again."""
+    model = nn.Sequential(*[Block(lambda block, x: torch.dropout(block.linear(x), 0.5, True)) for _ in range(4)])
+    model[2].to("meta")
+    region = rekindle.torch.checkpointed(model, budget="1MiB", strategy=strategy)
+    with pytest.raises(torch_errors.DeviceAbsent, match=r"stage 3 \(`2`\) lies on meta, but the region's input on cpu") as raised:
+        region(torch.randn(3, 8))
+    error = raised.value
+    assert (error.stage, error.name, error.found, error.expected) == (3, "2", "meta", "cpu")
+    assert [block.calls for block in model] == [0] * 4 and not region.planned
 
 
 def test_blocks_asked_for_one_by_one() -> None:

@@ -198,3 +198,27 @@ def test_every_shape_has_a_plan_of_its_own() -> None:
     assert len(region.planned) == 2
     first, second = region.planned.values()
     assert second.plan.predicted.peak_bytes > first.plan.predicted.peak_bytes
+
+
+def test_autocast_has_a_plan_of_its_own() -> None:
+    """On the CPU, too: only CUDA's was asked for once."""
+    region, x = rekindle.torch.checkpointed(Mlp().blocks, budget="1GiB", runs=1), torch.randn(4, 32)
+    for on in (False, True, False, True):
+        region.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=on):
+            region(x).sum().backward()
+    assert len(region.planned) == 2
+    without, under = region.planned.values()
+    assert without.plan.predicted.peak_bytes != under.plan.predicted.peak_bytes
+
+
+@pytest.mark.parametrize("group", [1, 3])
+def test_blocks_that_train_have_another_plan_than_those_that_do_not(group: int) -> None:
+    blocks, x = Mlp().blocks, torch.randn(4, 32)
+    region = rekindle.torch.checkpointed(blocks, budget="1GiB", runs=1, group=group)
+    for trains in (True, False, True):
+        # Not the first one, of which alone it was asked.
+        blocks[4].train(trains)
+        region.zero_grad(set_to_none=True)
+        region(x).sum().backward()
+    assert len(region.planned) == 2

@@ -11,6 +11,7 @@ import rekindle
 from rekindle.errors import BudgetTooSmall
 
 from . import trees
+from .autocast_state import Autocast
 from .buffers import Buffers
 from .discovery import find_chain
 from .errors import ChainNotFound, DeviceAbsent, NotInstalled
@@ -50,7 +51,7 @@ def checkpointed(
 
         model.layers = rekindle.torch.checkpointed(model.layers, budget="8GiB")
 
-    It is measured and planned when it first runs with gradients, once for each shape of its input.
+    It is measured and planned when it first runs with gradients, once for each shape of its input, with autocast and without.
 
     Parameters
     ----------
@@ -71,7 +72,8 @@ def checkpointed(
     codecs, host_codec
         Ways to make boundaries smaller that lose digits: see :class:`Places`.
     plan, profile : Plan, Profile or path
-        Take these instead of planning, or of measuring. A file that ``save`` wrote has both, and how the plan is run.
+        Take these instead of planning, or of measuring. A file that ``save`` wrote has both, and how the plan is run. A plan is held to the
+        profile it comes with, and to the budget if there is one; without a profile only its length is checked, and that it can run.
     wiring : "value", "first" or "spread"
         What the next block takes: the whole output (``nn.Sequential``), its first element if it is a tuple (otherwise), or
         each element as an argument of its own.
@@ -87,6 +89,15 @@ def checkpointed(
     -------
     Region
         With ``plan``, ``profile`` and ``report`` once it has run; ``remove()`` gives the blocks back.
+
+    Raises
+    ------
+    UnknownName
+        When there is no such strategy, with the nearest name there is.
+    ArgumentError
+        When another argument cannot be used.
+    OtherModel
+        When the plan was not made from the profile beside it.
     """
     container = layers if isinstance(layers, nn.Module) else nn.ModuleList(layers)
     places = Places(host, disk, codecs, host_codec)
@@ -312,13 +323,15 @@ def auto(
         region.planned.clear()
         install_options(region.stages, options)
         region.__dict__["planner"] = planner
-        planned = region._planned_for(call, tensors, spec, trees.flatten(call.extras())[0])
+        # As the model has it where the region is: it may turn autocast on by itself.
+        with survey.autocast.again():
+            planned = region._planned_for(call, tensors, spec, trees.flatten(call.extras())[0])
         # From here on only their shapes are asked for. Their memory must not count in a step that is tried.
         tensors = [without_memory(tensor, next(model.parameters(), tensor)) for tensor in tensors]
         if whole_step:
             _keep_all_if_it_fits(model, lambda: _loss(run(), loss), region, planned, planner)
             arguments = call, tensors, spec, trees.flatten(call.extras())[0]
-            planned = _tried(model, lambda: _loss(run(), loss), region, planned, planner, arguments)
+            planned = _tried(model, lambda: _loss(run(), loss), region, planned, planner, arguments, survey.autocast)
             # Of other shapes, which come later, nothing is tried.
             planner.is_tried = False
             if planned.arrangement is None or not planned.arrangement.late_bytes:
@@ -354,7 +367,13 @@ def _keep_all_if_it_fits(
 
 
 def _tried(
-    model: nn.Module, run: Callable[[], torch.Tensor], region: Region, planned: Planned, planner: Planner, arguments: Any
+    model: nn.Module,
+    run: Callable[[], torch.Tensor],
+    region: Region,
+    planned: Planned,
+    planner: Planner,
+    arguments: Any,
+    autocast: Optional[Autocast] = None,
 ) -> Planned:
     """The plan, once a step under it was seen to fit. What a step takes beyond its prediction is left free, and planned again."""
     around, budget = planner.surroundings, planner.budget
@@ -383,7 +402,8 @@ def _tried(
         planner.measured = planner.latest
         try:
             region.planned.clear()
-            planned = region._planned_for(*arguments)
+            with (autocast or Autocast()).again():
+                planned = region._planned_for(*arguments)
         finally:
             planner.measured = None
     return planned
@@ -405,6 +425,7 @@ class _Survey:
 
     def __init__(self) -> None:
         self.looks = False
+        self.autocast = Autocast()
         self.found: Optional[Tuple[Call, List[torch.Tensor], Tuple[Any, ...]]] = None
 
     def plan(self, region: Region, call: Call, tensors: List[torch.Tensor], spec: Tuple[Any, ...]) -> Planned:
@@ -412,6 +433,7 @@ class _Survey:
             apart = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in tensors]
             extras, shape = trees.flatten(call.extras())
             extras = [extra.detach().requires_grad_(extra.requires_grad) for extra in extras]
+            self.autocast = Autocast()
             self.found = call.with_extras(trees.unflatten(extras, shape)), apart, spec
         return Planned(*schedule_by_rule("every-1", [stage.name for stage in region.stages]))
 

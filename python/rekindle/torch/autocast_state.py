@@ -28,6 +28,10 @@ class Autocast:
         self.cache = torch.is_autocast_cache_enabled()
         self.enabled = any(enabled for _, enabled, _ in self.states)
 
+    def key(self) -> Tuple[Tuple[str, torch.dtype], ...]:
+        """Where it was on, and in which type. It can be hashed."""
+        return tuple((device, dtype) for device, enabled, dtype in self.states if enabled)
+
     def off(self) -> bool:
         """Whether it was off, and is."""
         return not self.enabled and not any(_of(device)[0] for device in ("cuda", "cpu"))

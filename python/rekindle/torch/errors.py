@@ -5,6 +5,8 @@ Where Rust has the same error, the words are the same.
 
 from __future__ import annotations
 
+from typing import Optional
+
 from rekindle import errors
 from rekindle.errors import RekindleError
 
@@ -27,10 +29,11 @@ class PlanLength(TorchError):
 class OtherModel(TorchError, errors.OtherModel):
     """The plan is for another model, other shapes or another device."""
 
-    def __init__(self, difference: str):
+    def __init__(self, difference: str, **parts: str):
         super().__init__(
             f"the plan is for another model; {difference}. Plan again for this one, or give it what the plan was "
-            "made for"
+            "made for",
+            **parts,
         )
         self.difference = difference
 
@@ -136,7 +139,20 @@ class ChainNotFound(TorchError):
 
 
 class DeviceAbsent(TorchError):
-    """CUDA was asked for and is not there, or a region lies on several devices."""
+    """CUDA was asked for and is not there, or a region lies on several devices.
+
+    Attributes
+    ----------
+    stage, name : int, str or None
+        Of a region on several devices: the stage that lies elsewhere than the region's input.
+    found, expected : str or None
+        Where that stage lies, and where the input does.
+    """
+
+    stage: Optional[int] = None
+    name: Optional[str] = None
+    found: Optional[str] = None
+    expected: Optional[str] = None
 
 
 class NotInstalled(TorchError):

@@ -9,18 +9,26 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Se
 import torch
 
 import rekindle
-from rekindle.errors import ArgumentError, BudgetTooSmall
+from rekindle.errors import ArgumentError, BudgetTooSmall, OverBudget
 
 from . import trees
 from .arrange import Arrangement, arranged, arrangements, fits, is_result, with_options
-from .budgets import in_bytes, profile_of
+from .budgets import at_least_one, in_bytes, margin_of, profile_of
 from .errors import OtherModel, PlanLength
 from .keeping import LEVELS, PARTS
 from .measuring import RUNS, measure
 from .offload import Places
 from .region import Planned, Region
 from .saved import Saved, plan_of
-from .schedules import actions_of, keeps_all, schedule_by_rule, schedule_of, unmeasured, without_surroundings
+from .schedules import (
+    actions_of,
+    keeps_all,
+    schedule_by_rule,
+    schedule_of,
+    strategy_of,
+    unmeasured,
+    without_surroundings,
+)
 from .whole_step import Surroundings, is_whole, region_of
 from .wiring import Call
 
@@ -34,6 +42,14 @@ RULES = ("store-all", "full", "sqrt")
 def is_rule(strategy: str) -> bool:
     """Whether a strategy needs no sizes."""
     return strategy in RULES or strategy.startswith("every-")
+
+
+def _check_made_from(plan: rekindle.Plan, profile: rekindle.Profile) -> None:
+    found, expected = plan.fingerprint, profile.fingerprint
+    if found != expected:
+        raise OtherModel(
+            f"it was made for a profile with the fingerprint {found}, but this one has {expected}", found=found, expected=expected
+        )
 
 
 class Candidate(NamedTuple):
@@ -61,15 +77,18 @@ class Planner:
         time_limit: float = 2.0,
         progress: Any = None,
     ):
-        self.budget, self.strategy = in_bytes(budget), strategy
+        self.budget, self.strategy = in_bytes(budget), strategy_of(strategy)
         self.given_plan, self.given_profile = plan_of(plan), profile_of(profile)
         #: A plan that was saved with how it is run.
         self.saved: Optional[Saved] = None
         if isinstance(self.given_plan, Saved):
             self.saved, self.given_plan = self.given_plan, self.given_plan.plan
             self.given_profile = self.given_profile or self.saved.profile
+        if self.given_plan is not None and self.given_profile is not None:
+            _check_made_from(self.given_plan, self.given_profile)
         self.places = places or Places()
-        self.margin, self.runs, self.model, self.time_limit = margin, runs, model, time_limit
+        self.margin, self.runs = margin_of(margin), at_least_one(runs, "runs")
+        self.model, self.time_limit = model, time_limit
         self.progress = progress
         #: What lies around the region, when the budget is for a whole step; and the input it was measured with.
         self.surroundings: Optional[Surroundings] = None
@@ -153,6 +172,8 @@ class Planner:
         known["run_again_ns"] = [2 * stage["forward_ns"] - stage.get("unread_ns", 0) for stage in measured["stages"]]
         candidates = [Candidate(measured)] if self.given_plan is not None else list(self._candidates(measured, known, beyond))
         plan, profile, measured, arrangement = self._best(candidates, complete, base)
+        if self.given_plan is not None:
+            self._check_budget(plan, base + plan.predicted.peak_bytes)
         stepwise = is_whole(json.loads(profile.to_json()))
         actions = actions_of(plan)
         if stepwise:
@@ -297,7 +318,7 @@ class Planner:
     def _as_given(
         self, names: Sequence[str], options: Sequence[str], region: Region, tensors: List[torch.Tensor]
     ) -> Planned:
-        """A plan without a profile: all that can be checked is that it can be run."""
+        """A plan without a profile: all that can be checked is that it can be run. What it takes here nobody knows."""
         plan = self.given_plan
         assert plan is not None
         actions = actions_of(plan)
@@ -324,6 +345,9 @@ class Planner:
             stepwise = is_whole(whole)
             measured = region_of(whole) if stepwise else whole
             self._check_profile(measured, names, tensors)
+            # Where everything is kept it was tried: what that took is what counts.
+            predicted = saved.known.get("base_bytes", 0) + saved.plan.predicted.peak_bytes
+            self._check_budget(saved.plan, saved.known.get("measured_peak_bytes", predicted))
             actions = actions_of(saved.plan)
             if stepwise:
                 actions = without_surroundings(actions, before=True, after=True, stages=len(names))
@@ -338,6 +362,19 @@ class Planner:
             planned.arrangement = saved.arrangement if self.is_told else saved.arrangement.gone_by_the_end(len(names))
             planned.known["levels"] = saved.arrangement.levels
         return planned
+
+    def _check_budget(self, plan: rekindle.Plan, peak: int) -> None:
+        """A plan that was given keeps to the budget as one that is made does."""
+        if self.budget is None or peak <= self.budget:
+            return
+        raise OverBudget(
+            f"`{plan.solver}` takes {rekindle.format_bytes(peak)} at its peak ({peak} bytes), but the budget is "
+            f"{rekindle.format_bytes(self.budget)} ({self.budget} bytes)",
+            hint="give a larger budget, or leave plan= out, so that one is made for this budget",
+            solver=plan.solver,
+            peak_bytes=peak,
+            budget_bytes=self.budget,
+        )
 
     def _check_profile(self, profile: Dict[str, Any], names: Sequence[str], tensors: List[torch.Tensor]) -> None:
         found = [stage["name"] for stage in profile["stages"]]

@@ -12,8 +12,10 @@ from torch import nn
 from rekindle import _core
 
 from . import trees
+from .autocast_state import Autocast
+from .budgets import at_least_one
 from .engine import Engine
-from .errors import ChainNotFound, NotInstalled
+from .errors import ChainNotFound, DeviceAbsent, NotInstalled
 from .group import grouped
 from .node import Step
 from .random_state import Generators
@@ -80,6 +82,7 @@ class Region(nn.Module):
         self, container: nn.Module, planner: Any, wiring: Optional[str] = None, name: str = "", group: int = 1
     ):
         super().__init__()
+        group = at_least_one(group, "group")
         blocks = list(container.named_children())
         if not blocks:
             raise ChainNotFound("there is no block to run, expected at least one in the container")
@@ -170,12 +173,31 @@ class Region(nn.Module):
         return Generators(sorted(devices, key=str))
 
     def _planned_for(self, call: Call, tensors: List[torch.Tensor], spec: Tuple[Any, ...], extras: List[torch.Tensor]) -> Planned:
-        key = signature(tensors, extras, self.stages)
+        key = signature(tensors, extras, list(self._modules.values()))
         planned = self.planned.get(key)
         if planned is None:
+            self._check_devices(tensors)
             planned = self.planned[key] = self.planner.plan(self, call, tensors, spec)
             planned.haunted &= self.hauntable
         return planned
+
+    def _check_devices(self, tensors: List[torch.Tensor]) -> None:
+        """Random numbers are replayed on the CPU and where the input is: what is drawn elsewhere would be drawn anew."""
+        replayed = sorted({str(tensor.device) for tensor in tensors})
+        for stage in self.stages:
+            for device in stage.devices():
+                if device.type == "cpu" or str(device) in replayed:
+                    continue
+                expected = " and ".join(replayed) or "no device"
+                raise DeviceAbsent(
+                    f"stage {stage.number} (`{stage.name}`) lies on {device}, but the region's input on {expected}, and random "
+                    "numbers are replayed on the CPU and on the devices of the input alone; put all blocks of the region and "
+                    "its input on one device, or make a region of the blocks on each",
+                    stage=stage.number,
+                    name=stage.name,
+                    found=str(device),
+                    expected=expected,
+                )
 
     @property
     def current(self) -> Planned:
@@ -188,7 +210,7 @@ class Region(nn.Module):
 
     @property
     def plan(self) -> Any:
-        """The plan that was made last; there is one for each shape of the input."""
+        """The plan that was made last; there is one for each shape of the input, and with autocast and without."""
         return self.current.plan
 
     @property
@@ -256,9 +278,9 @@ class Region(nn.Module):
             return found[0]
 
 
-def signature(tensors: List[torch.Tensor], extras: List[torch.Tensor], stages: List[Stage]) -> Tuple[Any, ...]:
-    """What a plan depends on: shapes, types, who needs a gradient, whether the blocks train, autocast."""
+def signature(tensors: List[torch.Tensor], extras: List[torch.Tensor], blocks: List[Any]) -> Tuple[Any, ...]:
+    """What a plan depends on: shapes, types, devices, who needs a gradient, which of the blocks train, autocast on each device."""
     of_tensors = tuple(
-        (tuple(t.shape), t.dtype, t.device.type, t.requires_grad) for group in (tensors, extras) for t in group
+        (tuple(t.shape), t.dtype, t.device, t.requires_grad) for group in (tensors, extras) for t in group
     )
-    return of_tensors, stages[0].block.training, torch.is_autocast_enabled()
+    return of_tensors, tuple(block.training for block in blocks), Autocast().key()

@@ -7,6 +7,7 @@ from typing import Any, Dict, FrozenSet, List, Sequence, Set, Tuple
 
 import rekindle
 from rekindle import _core
+from rekindle.errors import ArgumentError, UnknownName
 
 from .errors import PlanLength
 from .keeping import PARTS
@@ -26,6 +27,22 @@ def unmeasured(names: Sequence[str], options: Sequence[str] = (), size: int = 0)
         "input_bytes": size,
         "stages": stages,
     }
+
+
+def strategy_of(given: Any) -> str:
+    """A strategy: the name of a solver or of a rule."""
+    if not isinstance(given, str):
+        raise ArgumentError(
+            f"a strategy such as \"optimal\" or \"every-1\" was expected, found {given!r}", argument="strategy", found=repr(given)
+        )
+    if given == "every-K" or given not in rekindle.solvers():
+        # It must be a rule; what is none is refused in the words that the planner has for it.
+        try:
+            schedule_by_rule(given, ["block"])
+        except UnknownName as error:
+            error.argument = "strategy"
+            raise
+    return given
 
 
 def schedule_by_rule(rule: str, names: Sequence[str], options: Sequence[str] = ()) -> Tuple[Any, List[str], Any]:

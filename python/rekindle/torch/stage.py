@@ -50,4 +50,5 @@ class Stage:
         return self.untaped is self.block and not inner
 
     def devices(self) -> List[torch.device]:
-        return list({parameter.device for parameter in self.parameters()})
+        """Where its parameters and buffers lie."""
+        return sorted({tensor.device for tensor in (*self.parameters(), *self.block.buffers())}, key=str)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional, Tuple
 
+from rekindle.errors import ArgumentError
+
 #: The whole output is the next block's first argument, as in ``nn.Sequential``.
 VALUE = "value"
 #: The first element of a tuple is the next block's first argument, as in Hugging Face's decoders.
@@ -29,6 +31,8 @@ class Call:
     @classmethod
     def take_apart(cls, wiring: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Tuple["Call", Any]:
         """The call and the region's input."""
+        if not args and not kwargs:
+            raise ArgumentError("the region was called without arguments, expected what its first block takes")
         if wiring == SPREAD:
             return cls(wiring, None, (), kwargs), args
         if args:
