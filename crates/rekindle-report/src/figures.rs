@@ -93,6 +93,8 @@ impl Canvas {
         };
         if paper {
             markup.line().open("style", &[]).own(&theme::figure_style_on_paper()).close("style").line();
+            // For who looks at it on a dark screen.
+            markup.empty("rect", &[("width", &width), ("height", &height), ("fill", &"#ffffff")]).line();
         }
         Self { markup, name, look }
     }
