@@ -27,7 +27,7 @@ const BLOCKS: usize = 3;
 /// How often one part is timed.
 const ROUNDS: usize = 9;
 /// The most pairs that are compared with the batch at once.
-const AT_ONCE: usize = 256;
+const AT_ONCE: usize = 4_096;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let _ = memory::keep_freed();
