@@ -91,7 +91,9 @@ fn a_long_recurrence() {
     let (first, last) = (bytes(growth[0][1]), bytes(growth[2][1]));
     assert!(last <= 4.5 * first, "{said}");
     let learned = rows(&said, "to remember");
-    assert!(number(learned[0].last().unwrap()) > 90.0 && number(learned[1].last().unwrap()) < 50.0, "{said}");
+    let [exact, truncated] = [0, 1].map(|row: usize| number(learned[row].last().unwrap()));
+    // By chance it is a quarter.
+    assert!(exact > 90.0 && truncated < exact - 30.0, "{said}");
 }
 
 #[test]
