@@ -280,8 +280,7 @@ fn bench<K: Kind>(arguments: &BenchArguments, size: &Size, kind: &K) -> Result<B
                 identical: rounds.identical,
                 budget_bytes: ready.budget_bytes().map(with_held),
                 predicted_peak_bytes: predicted
-                    .zip(profile)
-                    .map(|(predicted, profile)| with_held(Ready::expected_peak(&predicted, profile))),
+                    .map(|predicted| with_held(ready.expected_peak(&predicted, known.blocks.as_ref()))),
                 kept_bytes: profile.and_then(|profile| ready.kept_bytes(profile)),
                 predicted_overhead: predicted
                     .zip(known.blocks.as_ref().map(|known| &known.profile).or(profile))

@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use rekindle::{
-    Budget, Bytes, Measurement, Measuring, Nanos, Places, Planned, Planner, Policy, PolicyError, Profile,
-    Staged,
+    Budget, Bytes, Description, Measurement, Measuring, Nanos, Places, Planned, Planner, Policy, PolicyError,
+    Profile, Staged,
 };
 use rekindle_models::Trainable;
 
@@ -21,6 +21,8 @@ pub(crate) struct Known {
     pub(crate) profile: Profile,
     /// How far the runs of a stage lay apart, as a part of its time.
     pub(crate) noise: f64,
+    /// What a step usually takes beside what the simulator says.
+    pub(crate) listed: Bytes,
 }
 
 /// What is known of each cut of a model.
@@ -50,7 +52,7 @@ pub(crate) fn measure_shown<M: Trainable>(
     model: &CutModel<'_, M>,
     batch: &M::Batch,
     measuring: Measuring,
-) -> Result<(Measurement, String), Failure> {
+) -> Result<(Measurement, Description), Failure> {
     let (region, input) = model.stages(batch);
     let description = region.describe(&input);
     drop((region, input));
@@ -61,7 +63,7 @@ pub(crate) fn measure_shown<M: Trainable>(
         bar.set_message(name.to_owned());
     });
     bar.finish_and_clear();
-    Ok((found?, description.device))
+    Ok((found?, description))
 }
 
 /// Measures every stage of a model.
@@ -70,12 +72,13 @@ pub(crate) fn measure<M: Trainable>(
     batch: &M::Batch,
     measuring: Measuring,
 ) -> Result<Known, Failure> {
-    let (found, device) = measure_shown(&model, batch, measuring)?;
+    let (found, description) = measure_shown(&model, batch, measuring)?;
+    let listed = description.usual_bookkeeping();
     let noise = found.noise();
-    let profile = found.into_profile(model.name(), device);
+    let profile = found.into_profile(model.name(), description.device);
     let profile =
         profile.map_err(|error| Failure::failed(error, "give the model fewer or smaller stages"))?;
-    Ok(Known { profile, noise })
+    Ok(Known { profile, noise, listed })
 }
 
 /// How to plan a strategy.
@@ -374,7 +377,7 @@ pub(crate) fn from_file<M: Trainable>(
     let cut = cut_of(&profile, model, batch);
     let description = describe(cut);
     let own = check_profile(&profile, &description.device, cut.of(model), batch)?;
-    check_budget(&plan, &own)?;
+    check_budget(&plan, &own, description.usual_bookkeeping())?;
     let planned = Planned::new(description, profile, plan, 0.0).map_err(refused)?;
     in_places(planned, cut, places)
 }
@@ -387,10 +390,9 @@ fn in_places(planned: Planned, cut: Cut, places: &Places) -> Result<Ready, Failu
 
 /// Refuses a plan that would not keep its budget: its profile may be a trace, which knows of no workspace that a kernel makes for itself,
 /// and whoever made it may have left nothing free.
-fn check_budget(plan: &rekindle::Plan, own: &Profile) -> Result<(), Failure> {
+fn check_budget(plan: &rekindle::Plan, own: &Profile, listed: Bytes) -> Result<(), Failure> {
     // A profile of tiers has what none that is measured here has; and what is not legal is refused elsewhere.
     let Ok((_, simulation)) = rekindle::Schedule::judge(own, &plan.actions) else { return Ok(()) };
-    let listed = rekindle::usual_bookkeeping(own.stages().len());
     let needed: Bytes = [simulation.peak_bytes, listed].into_iter().sum();
     match plan.budget_bytes {
         Some(budget) if needed > budget => Err(Failure::request(

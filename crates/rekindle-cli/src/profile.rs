@@ -126,7 +126,7 @@ fn measured<K: Kind>(
     let measuring = Measuring { runs: usize::from(arguments.runs), ..Measuring::steady() };
     let (model, batch) = (arguments.cut.of(&model), batch.part());
     let start = Instant::now();
-    let (found, device) = planning::measure_shown(&model, batch, measuring)?;
+    let (found, description) = planning::measure_shown(&model, batch, measuring)?;
     let spreads: Vec<StageNoise> = found.spreads.iter().map(Into::into).collect();
     let (noise, kinds, runs) = (found.noise(), found.kinds, found.runs);
     let how = format!(
@@ -136,7 +136,7 @@ fn measured<K: Kind>(
         report::counted(runs, "run"),
         noise * 100.0
     );
-    let profile = found.into_profile(model.name(), device);
+    let profile = found.into_profile(model.name(), description.device);
     let profile =
         profile.map_err(|error| Failure::failed(error, "give the model fewer or smaller stages"))?;
     let noise = spreads.iter().map(StageNoise::most).fold(0.0, f64::max);

@@ -8,6 +8,7 @@ use rekindle_plan::Predicted;
 
 use crate::amount::{Fraction, Target};
 use crate::cut::Cut;
+use crate::planning::Known;
 
 /// How to train: as Burn does, with Burn's own checkpointing, under a rule, or under the best plan for a budget.
 #[derive(Clone, Debug, PartialEq)]
@@ -86,9 +87,13 @@ impl Ready {
         }
     }
 
-    /// The most bytes that a step is expected to take: what the simulator says, and what a region lists of its stages.
-    pub(crate) fn expected_peak(predicted: &Predicted, profile: &Profile) -> Bytes {
-        let listed = rekindle::usual_bookkeeping(profile.stages().len());
+    /// The most bytes that a step is expected to take: what the simulator says, and what a region lists of its stages. `known`: the
+    /// stages of a rule.
+    pub(crate) fn expected_peak(&self, predicted: &Predicted, known: Option<&Known>) -> Bytes {
+        let listed = match self {
+            Self::Planned(planned, _) => planned.description().usual_bookkeeping(),
+            _ => known.map_or(Bytes::ZERO, |known| known.listed),
+        };
         [predicted.peak_bytes, listed].into_iter().sum()
     }
 

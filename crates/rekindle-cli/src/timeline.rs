@@ -30,6 +30,8 @@ pub(crate) fn write<M: Trainable>(
     recipe: Recipe,
     blocks: Option<&Profile>,
 ) -> Result<(), Failure> {
+    // What earlier steps left behind would go in the middle of this one.
+    rekindle::sweep();
     let trace = TraceHandle::new();
     step_traced(model, batch, how, recipe, Some(&trace))?;
     let stages = match how {

@@ -242,7 +242,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
         tell!(
             "planned ({}): {}{budget} at the peak, {} step time",
             planned.plan().status,
-            beside.with(Ready::expected_peak(&predicted, planned.profile())),
+            beside.with(ready.expected_peak(&predicted, None)),
             report::signed_percent(over)
         );
     }

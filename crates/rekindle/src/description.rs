@@ -2,7 +2,10 @@
 
 use std::fmt;
 
+use rekindle_plan::Bytes;
 use serde::{Deserialize, Serialize};
+
+use crate::budget;
 
 /// A model as far as a plan depends on it. Two models of one description can run each other's plans.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +55,25 @@ impl fmt::Display for Difference {
 }
 
 impl Description {
+    /// What a step under a plan usually takes beside what the simulator says: lists of stages and of their parameters, and nodes of Burn's
+    /// graphs. Next to nothing of a large model, and an eighth of what a thousand narrow layers take.
+    ///
+    /// ```
+    /// use burn::nn::{Linear, LinearConfig};
+    /// use burn::tensor::{Device, Tensor};
+    /// use rekindle::{Bytes, Region};
+    ///
+    /// let device = Device::flex().autodiff();
+    /// let layers: Vec<Linear> = (0..6).map(|_| LinearConfig::new(8, 8).init(&device)).collect();
+    /// let region = Region::new().stages("layer", &layers, |layer: &Linear, x: Tensor<2>| layer.forward(x));
+    /// let listed = region.describe(&Tensor::ones([2, 8], &device)).usual_bookkeeping();
+    /// assert!(listed > Bytes::new(10 << 10) && listed <= rekindle::bookkeeping(6));
+    /// ```
+    pub fn usual_bookkeeping(&self) -> Bytes {
+        let parameters = self.stages.iter().map(|stage| stage.parameters.len()).sum();
+        budget::usual_bookkeeping(self.stages.len(), parameters)
+    }
+
     /// The first thing in which this description differs from `expected`; `None` when they are the same.
     pub fn difference(&self, expected: &Self) -> Option<Difference> {
         let lists = |place: &str, found: &[String], expected: &[String]| {

@@ -115,7 +115,7 @@ pub use again::again;
 pub use attention::Attention;
 pub use backward::backward;
 pub use boundary::{Boundary, Parts, PartsReader};
-pub use budget::{Budget, bookkeeping, usual_bookkeeping};
+pub use budget::{Budget, bookkeeping};
 pub use carried::Carried;
 pub use checks::Checks;
 pub use description::{Description, Difference, StageDescription};

@@ -189,7 +189,11 @@ where
             // Other words for the same nodes.
             Mode::Kept => free(call(&self.module.clone().map(&mut Retag(strategy)), input)),
             // Not `valid()`: dropout and batch norm train only on a device with autodiff.
-            Mode::Free { live: true } => free(call(&self.module.clone().no_grad(), input)),
+            Mode::Free { live: true } => {
+                let output = call(&self.module.clone().no_grad(), input);
+                self.settle();
+                free(output)
+            }
             Mode::Free { live: false } if !is_lost(own) => {
                 let module = self.private().map(&mut Retag(strategy)).no_grad();
                 free(call(&module, input))
@@ -205,6 +209,7 @@ where
                 let mut fresh = FreshLeaves::new(&self.trained().ids, None);
                 let module = self.module.clone().map(&mut fresh);
                 let output = call(&module, input)?;
+                self.settle();
                 Ok(fresh.ran(output))
             }
             Mode::Taped { live: false, strategy: asked } if asked == own && is_lost(own) => {
@@ -356,6 +361,15 @@ impl<M: Module, I, S, R, F> StageOf<M, I, S, R, F> {
     /// The module with the same values, but running statistics of its own.
     fn private(&self) -> M {
         self.module.valid().train()
+    }
+
+    /// Brings running statistics up to date, each as a tensor that no node belongs to. Burn does so when somebody next looks, which is when
+    /// the stage runs again, and what it computes then keeps its nodes until the statistic moves once more: three kibibytes for each
+    /// normalised layer, all through the backward pass.
+    fn settle(&self) {
+        if !self.trained().all {
+            RunningValues::of(&self.module).restore(self.module.clone());
+        }
     }
 
     /// What is known of the module's parameters. To look costs more than the smallest stages take.

@@ -123,7 +123,7 @@ pub(super) fn prediction(
     let (_, simulation) = plan.judge(profile).ok()?;
     let most = simulation.peak_tensors.iter().take(3).map(|live| format!("{} ({})", live.what, live.bytes));
     Some(Prediction {
-        peak_bytes: beside.with(Ready::expected_peak(&plan.predicted, profile)),
+        peak_bytes: beside.with(ready.expected_peak(&plan.predicted, known)),
         step_ns: Nanos::new(plan.predicted.step_ns.get().saturating_mul(parts)),
         set_by: most.collect(),
     })

@@ -123,7 +123,7 @@ fn a_wide_recurrence_takes_what_is_predicted() {
             let peak = runs.iter().map(|(_, peak)| *peak).max().unwrap();
             let within = planned.budget_bytes().unwrap();
             assert!(peak <= within, "{budget}: {peak} over {within}");
-            let listed = rekindle::usual_bookkeeping(profile.stages().len());
+            let listed = planned.description().usual_bookkeeping();
             let predicted: Bytes = [planned.plan().predicted.peak_bytes, listed].into_iter().sum();
             let off = peak.get() as f64 / predicted.get() as f64 - 1.0;
             assert!(off.abs() <= 0.1, "{budget}: {peak}, but {predicted} predicted");
