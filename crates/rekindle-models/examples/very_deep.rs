@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use burn::optim::GradientsParams;
 use burn::tensor::{Device, Distribution, Int, Tensor};
 use rekindle::memory::{self, CountingAllocator};
-use rekindle::{Budget, Bytes, Measuring, Planned, Planner, Rule, Staged, Under, without_checkpointing};
+use rekindle::{Budget, Bytes, Measuring, Planner, Rule, Staged, Under, without_checkpointing};
 use rekindle_models::{ImageBatch, ResNet, ResNetConfig, Trainable};
 use step::{Step, watched};
 
@@ -58,43 +58,61 @@ fn main() -> Result<(), Box<dyn Error>> {
     ];
     println!("{} of {} layers, planned in {:.1?}", net.name(), config.depth(), start.elapsed());
     println!("strategy        peak         of plain  step       overhead  gradients");
-    let rules = ["every-1", "every-4", "sqrt"].map(|rule| (rule, rule.parse::<Rule>()));
-    let mut base = Duration::ZERO;
-    let mut row = |name: &str, steps: Vec<Step>| {
-        let mut times: Vec<Duration> = steps.iter().map(|step| step.time).collect();
-        times.sort_unstable();
-        let (time, peak) =
-            (times[times.len() / 2], steps.iter().map(|step| step.peak).max().unwrap_or_default());
-        if name == "plain" {
-            base = time;
-        }
-        println!(
-            "{name:14}  {:11}  {:7.1}%  {:9.2?}  {:+7.1}%  {}",
-            peak.to_string(),
-            100.0 * peak.get() as f64 / plain.get() as f64,
-            time,
-            100.0 * (time.as_secs_f64() / base.as_secs_f64() - 1.0),
-            if steps.iter().all(|step| step.is_same_as(&expected)) { "identical" } else { "DIFFER" }
-        );
-    };
-    let many = |run: &dyn Fn() -> Result<_, rekindle::Error>| {
-        (0..rounds).map(|_| run()).collect::<Result<Vec<_>, _>>()
-    };
-    row("plain", many(&|| step(&net, &net, &batch, None))?);
-    for (name, rule) in rules {
-        let rule = rule?;
-        row(name, many(&|| step(&net, &net, &batch, Some(rule.into())))?);
+    let rules = ["every-1", "every-4", "sqrt"];
+    let mut runs: Vec<(&str, Box<Run<'_>>)> = vec![("plain", Box::new(|| step(&net, &net, &batch, None)))];
+    for name in rules {
+        let rule = name.parse::<Rule>()?;
+        let (net, batch) = (&net, &batch);
+        runs.push((name, Box::new(move || step(net, net, batch, Some(rule.into())))));
     }
-    for (name, planned) in plans {
+    for (name, planned) in &plans {
         match planned {
             Ok(planned) => {
-                let run = |planned: &Planned| step(&net, &net.fine(), &batch, Some(planned.into()));
-                row(name, many(&|| run(&planned))?);
+                runs.push((name, Box::new(|| step(&net, &net.fine(), &batch, Some(planned.into())))));
             }
             Err(refused) => println!("{name:14}  {refused}"),
         }
     }
+    // In turns, so that a machine that slows down slows all of them down.
+    let mut rows: Vec<Row> = runs.iter().map(|_| Row { same: true, ..Row::default() }).collect();
+    for _ in 0..rounds {
+        for ((_, run), row) in runs.iter().zip(&mut rows) {
+            let step = run()?;
+            row.times.push(step.time.as_secs_f64());
+            row.peak = row.peak.max(step.peak);
+            row.same &= step.is_same_as(&expected);
+        }
+    }
+    for ((name, _), row) in runs.iter().zip(&rows) {
+        let ratios = row.times.iter().zip(&rows[0].times).map(|(time, plain)| time / plain);
+        println!(
+            "{name:14}  {:11}  {:7.1}%  {:9.2?}  {:+7.1}%  {}",
+            row.peak.to_string(),
+            100.0 * row.peak.get() as f64 / plain.get() as f64,
+            Duration::from_secs_f64(median(row.times.iter().copied())),
+            100.0 * (median(ratios) - 1.0),
+            if row.same { "identical" } else { "DIFFER" }
+        );
+    }
     Ok(())
+}
+
+/// What the steps of a strategy came to.
+#[derive(Default)]
+struct Row {
+    /// In seconds, a round after the other.
+    times: Vec<f64>,
+    peak: Bytes,
+    same: bool,
+}
+
+/// A step under some strategy.
+type Run<'a> = dyn Fn() -> Result<Step, rekindle::Error> + 'a;
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
 }
 
 fn step<S: Staged<Batch = ImageBatch, Output = Tensor<1>>>(
