@@ -93,8 +93,8 @@ fn fits<const D: usize>(input: &Tensor<D>, gamma: &Tensor<1>, beta: &Tensor<1>) 
 /// What Burn's module does with a running statistic, and under the strategy of the input: one that waits to be taken over has
 /// that of the step before, and Burn mixes no two.
 ///
-/// Nothing of it is on a graph: each operation there would leave a node of a kibibyte behind until the next backward, which was a sixth of
-/// what a narrow residual network keeps.
+/// Nothing of it is on a graph: each operation there would leave a node of a kibibyte behind until the next backward, which was 7% of what
+/// training a narrow residual network of 1,001 layers took at its peak.
 fn move_running(running: &RunningState<Tensor<1>>, found: Tensor<1>, momentum: f64, device: &Device) {
     if has_no_values(device) {
         return;
