@@ -156,7 +156,8 @@ fn measured_step<M: Trainable>(
             peak_bytes: above(event.peak_bytes),
         });
     let events: Vec<MeasuredEvent> = events.collect();
-    let transfers = trace.as_ref().and_then(Transfers::of).map(|transfers| transfers.to_string());
+    let transfers =
+        trace.as_ref().and_then(|trace| Transfers::of(trace, ready)).map(|transfers| transfers.to_string());
     // The page names the action whose peak was the highest.
     Ok(Measured { peak_bytes, step_ns, events, set_by: None, transfers })
 }

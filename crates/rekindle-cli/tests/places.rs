@@ -101,6 +101,7 @@ fn training_ends_with_what_a_step_moved() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let words = String::from_utf8_lossy(&output.stdout);
     assert!(words.contains("hidden behind computing; "), "{words}");
+    assert!(words.contains(" waited for, ") && words.contains(" predicted\n"), "{words}");
 }
 
 #[test]

@@ -51,8 +51,8 @@ pub use executor::{Executor, Fault, Kept, Recovery, Remedy, RunError};
 pub use measure::{Measurable, MeasureError, Measurement, Measuring, Spread, measure};
 pub use store::codec;
 pub use store::{
-    CodecSpeed, Coded, HostPool, HostStore, OwnMemory, PackedTensor, Parcel, Payload, Store, StoreError,
-    StoreSpeed, Stores, Transfer, Way, measure_codec, measure_store,
+    Buffer, CodecSpeed, Coded, HostPool, HostStore, OwnMemory, PackedTensor, Parcel, Payload, Store,
+    StoreError, StoreSpeed, Stores, Transfer, Way, measure_codec, measure_store,
 };
 #[cfg(unix)]
 pub use store::{DiskFile, DiskStore};

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 use rekindle_plan::{Boundary, Name};
 
+mod buffer;
 pub mod codec;
 mod coded;
 #[cfg(unix)]
@@ -25,6 +26,7 @@ mod slabs;
 mod speed;
 mod transfers;
 
+pub use buffer::Buffer;
 pub use coded::Coded;
 #[cfg(unix)]
 pub use disk::{DiskFile, DiskStore};

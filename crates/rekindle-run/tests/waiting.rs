@@ -94,9 +94,10 @@ impl Codec for Lazy {
         bytes.to_vec()
     }
 
-    fn decode(&self, encoded: &[u8], _: usize, _: usize) -> Result<Vec<u8>, CodecError> {
+    fn decode(&self, encoded: &[u8], _: usize, into: &mut [u8]) -> Result<(), CodecError> {
         sleep(self.0);
-        Ok(encoded.to_vec())
+        into.copy_from_slice(encoded);
+        Ok(())
     }
 }
 

@@ -52,13 +52,18 @@ pub use top_k::TopK;
 ///     fn encode(&self, bytes: &[u8], _: usize) -> Vec<u8> {
 ///         bytes[..bytes.len().min(4)].to_vec()
 ///     }
-///     fn decode(&self, encoded: &[u8], _: usize, length: usize) -> Result<Vec<u8>, CodecError> {
-///         Ok(encoded.iter().copied().cycle().take(length).collect())
+///     fn decode(&self, encoded: &[u8], _: usize, into: &mut [u8]) -> Result<(), CodecError> {
+///         for (to, from) in into.iter_mut().zip(encoded.iter().cycle()) {
+///             *to = *from;
+///         }
+///         Ok(())
 ///     }
 /// }
 ///
 /// let bytes: Vec<u8> = [1.5f32; 8].iter().flat_map(|x| x.to_ne_bytes()).collect();
-/// assert_eq!(First.decode(&First.encode(&bytes, 4), 4, 32)?, bytes);
+/// let mut back = [0; 32];
+/// First.decode(&First.encode(&bytes, 4), 4, &mut back)?;
+/// assert_eq!(back, *bytes);
 /// # Ok::<(), CodecError>(())
 /// ```
 pub trait Codec: fmt::Debug + Send + Sync {
@@ -80,11 +85,11 @@ pub trait Codec: fmt::Debug + Send + Sync {
     /// Encodes elements of `width` bytes each.
     fn encode(&self, bytes: &[u8], width: usize) -> Vec<u8>;
 
-    /// Gets `length` bytes back from what [`Codec::encode`] made of them.
+    /// Gets bytes back from what [`Codec::encode`] made of them, into memory that holds exactly so many.
     ///
     /// # Errors
-    /// When `encoded` cannot be such. No bytes make it panic.
-    fn decode(&self, encoded: &[u8], width: usize, length: usize) -> Result<Vec<u8>, CodecError>;
+    /// When `encoded` cannot be such; what then stands in `into` means nothing. No bytes make it panic.
+    fn decode(&self, encoded: &[u8], width: usize, into: &mut [u8]) -> Result<(), CodecError>;
 }
 
 /// Encoded bytes that no encoder wrote.
@@ -92,7 +97,7 @@ pub trait Codec: fmt::Debug + Send + Sync {
 /// ```
 /// use rekindle_run::codec::{Bf16, Codec};
 ///
-/// let error = Bf16.decode(&[1, 2, 3], 4, 8).unwrap_err();
+/// let error = Bf16.decode(&[1, 2, 3], 4, &mut [0; 8]).unwrap_err();
 /// assert_eq!(error.to_string(), "`bf16` found 3 bytes, expected 4");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -8,7 +8,7 @@ use rekindle_plan::{Boundary, Bytes};
 
 use super::codec::{Codec, CodecError};
 use super::transfers::{Log, Ticket, Worker};
-use super::{PackedTensor, Parcel, Store, StoreError, Transfer, Way};
+use super::{Buffer, PackedTensor, Parcel, Store, StoreError, Transfer, Way};
 
 /// Below this a boundary is encoded before a thread would have heard of it.
 const SMALL: u64 = 64 << 10;
@@ -92,8 +92,9 @@ pub(super) fn decode(
     length: Option<usize>,
 ) -> Result<PackedTensor, CodecError> {
     let Some(length) = length else { return Ok(tensor) };
-    let bytes = codec.decode(tensor.bytes.as_slice(), width(&tensor.shape, length), length)?.into();
-    Ok(PackedTensor { bytes, ..tensor })
+    let mut bytes = Buffer::zeroed(length);
+    codec.decode(tensor.bytes.as_slice(), width(&tensor.shape, length), bytes.as_mut())?;
+    Ok(PackedTensor { bytes: bytes.into(), ..tensor })
 }
 
 impl Shared {

@@ -15,10 +15,12 @@ use super::extents::{ALIGNMENT, Extents};
 use super::private::PrivateDirectory;
 use super::slabs::Label;
 use super::transfers::{Log, Ticket, Worker};
-use super::{Parcel, Store, StoreError, Transfer, Way};
+use super::{Buffer, Parcel, Store, StoreError, Transfer, Way};
 
 /// The file grows by this much, so that it does not grow at every step of the first passes.
 const GROWTH: u64 = 64 << 20;
+/// What is read or written at once: much for one call, little enough that its checksum finds it in the cache.
+const PIECE: usize = 512 << 10;
 
 /// One file for the boundaries of a run, in a directory of its own, with a thread that writes and one that reads.
 /// Stores of one file share its limit.
@@ -206,42 +208,45 @@ impl Media {
         let mut hash = Xxh3::new();
         let mut offset = region.offset;
         for tensor in parcel.tensors {
-            let bytes = tensor.bytes.as_slice();
-            hash.update(bytes);
-            // Goes on after a short write and after a signal.
-            let written = self.file.write_all_at(bytes, offset);
-            written.map_err(|error| self.failed("writing to", &error, region.length))?;
-            offset += bytes.len() as u64;
+            for bytes in tensor.bytes.as_slice().chunks(PIECE) {
+                hash.update(bytes);
+                // Goes on after a short write and after a signal.
+                let written = self.file.write_all_at(bytes, offset);
+                written.map_err(|error| self.failed("writing to", &error, region.length))?;
+                offset += bytes.len() as u64;
+            }
         }
         Ok(hash.digest())
     }
 
-    /// Reads a parcel's tensors, each into memory of its own: whoever imports it takes that memory over, and what is read
-    /// takes no more than a plan counts for a boundary that is on its way back.
+    /// Reads a parcel's tensors, each into a buffer of its own: whoever imports it takes that memory over, so that what is
+    /// read takes no more than a plan counts for a boundary that is on its way back.
     fn read(
         &self,
         boundary: Boundary,
         region: Region,
         lengths: &[usize],
         checksum: u64,
-    ) -> Result<Vec<Vec<u8>>, StoreError> {
+    ) -> Result<Vec<Buffer>, StoreError> {
         let damaged = |found: String, expected: String| StoreError::Damaged { boundary, found, expected };
         let mut hash = Xxh3::new();
         let mut offset = region.offset;
         let mut tensors = Vec::with_capacity(lengths.len());
         for length in lengths {
-            let mut bytes = vec![0; *length];
-            let read = self.file.read_exact_at(&mut bytes, offset);
-            read.map_err(|error| match error.kind() {
-                io::ErrorKind::UnexpectedEof => {
-                    let end = region.offset + region.length;
-                    damaged("a shorter file".to_owned(), format!("at least {end} bytes"))
-                }
-                _ => self.failed("reading", &error, region.length),
+            let tensor = Buffer::filled(*length, PIECE, |piece| {
+                let read = self.file.read_exact_at(piece, offset);
+                read.map_err(|error| match error.kind() {
+                    io::ErrorKind::UnexpectedEof => {
+                        let end = region.offset + region.length;
+                        damaged("a shorter file".to_owned(), format!("at least {end} bytes"))
+                    }
+                    _ => self.failed("reading", &error, region.length),
+                })?;
+                hash.update(piece);
+                offset += piece.len() as u64;
+                Ok(())
             })?;
-            hash.update(&bytes);
-            offset += *length as u64;
-            tensors.push(bytes);
+            tensors.push(tensor);
         }
         let found = hash.digest();
         match found == checksum {
@@ -301,7 +306,7 @@ struct Entry {
     label: Label,
     region: Region,
     written: Written,
-    coming: Option<Ticket<Vec<Vec<u8>>>>,
+    coming: Option<Ticket<Vec<Buffer>>>,
 }
 
 #[derive(Debug)]

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use rekindle_plan::Bytes;
 
+use super::Buffer;
+
 /// A boundary as bytes, away from the framework that made it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Parcel {
@@ -60,6 +62,7 @@ pub struct Payload(Holding);
 #[derive(Clone)]
 enum Holding {
     Owned(Vec<u8>),
+    Buffer(Buffer),
     Shared(Arc<dyn AsRef<[u8]> + Send + Sync>),
 }
 
@@ -73,6 +76,7 @@ impl Payload {
     pub fn as_slice(&self) -> &[u8] {
         match &self.0 {
             Holding::Owned(bytes) => bytes,
+            Holding::Buffer(buffer) => buffer.as_ref(),
             Holding::Shared(owner) => (**owner).as_ref(),
         }
     }
@@ -87,11 +91,23 @@ impl Payload {
         self.as_slice().is_empty()
     }
 
-    /// The bytes as a vector: the payload's own, or a copy of what is shared.
+    /// The bytes as a vector: the payload's own if it is one, or a copy.
     pub fn into_vec(self) -> Vec<u8> {
         match self.0 {
             Holding::Owned(bytes) => bytes,
+            Holding::Buffer(buffer) => buffer.as_ref().to_vec(),
             Holding::Shared(owner) => (*owner).as_ref().to_vec(),
+        }
+    }
+
+    /// The memory itself, if it is a [`Buffer`] of whole words; otherwise the payload as it was.
+    ///
+    /// # Errors
+    /// When it is not.
+    pub fn into_words(self) -> Result<Vec<u64>, Self> {
+        match self.0 {
+            Holding::Buffer(buffer) => buffer.into_words().map_err(Self::from),
+            other => Err(Self(other)),
         }
     }
 }
@@ -99,6 +115,12 @@ impl Payload {
 impl From<Vec<u8>> for Payload {
     fn from(bytes: Vec<u8>) -> Self {
         Self(Holding::Owned(bytes))
+    }
+}
+
+impl From<Buffer> for Payload {
+    fn from(buffer: Buffer) -> Self {
+        Self(Holding::Buffer(buffer))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{PackedTensor, Parcel, Payload};
+use super::{Buffer, PackedTensor, Parcel, Payload};
 
 /// Buffers are of whole pages, so that boundaries of nearly one size share them.
 const PAGE: usize = 4096;
@@ -127,7 +127,7 @@ impl Label {
 
     /// The parcel whose tensors are these, in their order.
     #[cfg(unix)]
-    pub(crate) fn filled(&self, tensors: Vec<Vec<u8>>) -> Parcel {
+    pub(crate) fn filled(&self, tensors: Vec<Buffer>) -> Parcel {
         let tensors = self.tensors.iter().zip(tensors).map(|((dtype, shape, _), bytes)| PackedTensor {
             dtype: dtype.clone(),
             shape: shape.clone(),

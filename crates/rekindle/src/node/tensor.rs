@@ -10,7 +10,7 @@ use burn::tensor::{
     Bool, BoolStore, DType, Device, Float, Gradients, Int, Shape, Tensor, TensorData, try_read_sync,
 };
 use rekindle_plan::Bytes;
-use rekindle_run::PackedTensor;
+use rekindle_run::{PackedTensor, Payload};
 
 use super::{GraphBackend, TapeStrategy, Tracked};
 use crate::Error;
@@ -198,7 +198,7 @@ impl AnyTensor {
                 expected: "a tensor of a known type, and as many bytes as it has".to_owned(),
             });
         };
-        let data = TensorData::from_bytes_vec(bytes.into_vec(), shape, dtype);
+        let data = unpacked(bytes, shape, dtype);
         let device = device.as_dispatch();
         Ok(Self(match dtype {
             _ if dtype.is_float() => Dispatch::float_from_data(data, device),
@@ -224,10 +224,45 @@ impl AnyTensor {
     }
 }
 
+/// What came back of a tensor, in the memory it came in where that can be a tensor's. It must be as long as its shape says.
+pub(super) fn unpacked(bytes: Payload, shape: Vec<usize>, dtype: DType) -> TensorData {
+    let bytes = match bytes.into_words() {
+        Ok(words) => burn::tensor::Bytes::from_elems(words),
+        // Copied, if only because it was allocated for elements of one byte.
+        Err(bytes) => burn::tensor::Bytes::from_bytes_vec(bytes.into_vec()),
+    };
+    TensorData::from_bytes(bytes, shape, dtype)
+}
+
 pub(super) fn describe(dtype: DType, shape: &[usize]) -> String {
     format!("{}{shape:?}", dtype.name())
 }
 
 pub(super) fn size_of(dtype: DType, shape: &Shape) -> Bytes {
     Bytes::new((shape.num_elements() * dtype.size()) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use rekindle_run::Buffer;
+
+    use super::*;
+
+    #[test]
+    fn what_comes_in_words_is_not_copied() {
+        let mut buffer = Buffer::zeroed(24);
+        buffer.as_mut().fill(63);
+        let at = buffer.as_ref().as_ptr();
+        let data = unpacked(buffer.into(), vec![2, 3], DType::F32);
+        assert_eq!((data.as_bytes().as_ptr(), data.as_bytes()), (at, &[63; 24][..]));
+    }
+
+    #[test]
+    fn what_is_of_no_whole_words_is_copied() {
+        let mut buffer = Buffer::zeroed(12);
+        buffer.as_mut().fill(63);
+        for payload in [Payload::from(buffer), Payload::from(vec![63; 12]), Payload::shared([63; 12])] {
+            assert_eq!(unpacked(payload, vec![3], DType::F32).as_bytes(), [63; 12]);
+        }
+    }
 }

@@ -2,12 +2,12 @@
 
 use burn::backend::ops::{BoolTensorOps, FloatTensorOps, IntTensorOps};
 use burn::backend::{Dispatch, TensorMetadata};
-use burn::tensor::{DType, Device, TensorData};
+use burn::tensor::{DType, Device};
 use rekindle_run::{PackedTensor, Parcel};
 
 use super::GraphBackend;
 use super::boundary::{OnDevice, Part};
-use super::tensor::AnyTensor;
+use super::tensor::{AnyTensor, unpacked};
 use crate::Error;
 
 /// What has to stay behind for a parcel to be opened again.
@@ -75,7 +75,7 @@ impl<B: GraphBackend> Travel<B> {
         let parts = kinds.chunks_exact(2).zip(tensors).map(|(kind, packed)| {
             let dtype = usize::try_from(kind[1]).ok();
             let dtype = dtype.and_then(|index| self.dtypes.get(index)).ok_or_else(damaged)?;
-            let data = TensorData::from_bytes_vec(packed.bytes.into_vec(), packed.shape, *dtype);
+            let data = unpacked(packed.bytes, packed.shape, *dtype);
             Ok(match kind[0] {
                 wanted @ (0 | 1) => {
                     let device = self.from.as_ref().ok_or_else(damaged)?;

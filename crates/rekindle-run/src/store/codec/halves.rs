@@ -16,7 +16,8 @@ use super::{Codec, CodecError, floats};
 /// let bytes: Vec<u8> = [1.0f32, 3.14159].iter().flat_map(|x| x.to_ne_bytes()).collect();
 /// let encoded = Bf16.encode(&bytes, 4);
 /// assert_eq!(encoded.len(), 4); // half of 8
-/// let back = Bf16.decode(&encoded, 4, 8)?;
+/// let mut back = [0; 8];
+/// Bf16.decode(&encoded, 4, &mut back)?;
 /// assert_eq!(back[..4], 1.0f32.to_ne_bytes());
 /// # Ok::<(), rekindle_run::codec::CodecError>(())
 /// ```
@@ -32,7 +33,9 @@ pub struct Bf16;
 /// use rekindle_run::codec::{Codec, F16};
 ///
 /// let bytes = 0.5f32.to_ne_bytes();
-/// assert_eq!(F16.decode(&F16.encode(&bytes, 4), 4, 4)?, bytes);
+/// let mut back = [0; 4];
+/// F16.decode(&F16.encode(&bytes, 4), 4, &mut back)?;
+/// assert_eq!(back, bytes);
 /// # Ok::<(), rekindle_run::codec::CodecError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,13 +103,12 @@ impl Codec for Bf16 {
         encoded
     }
 
-    fn decode(&self, encoded: &[u8], _: usize, length: usize) -> Result<Vec<u8>, CodecError> {
-        check(self.name(), encoded, length)?;
-        let mut bytes = vec![0; length];
-        for (from, to) in encoded.as_chunks::<2>().0.iter().zip(bytes.as_chunks_mut::<4>().0) {
+    fn decode(&self, encoded: &[u8], _: usize, into: &mut [u8]) -> Result<(), CodecError> {
+        check(self.name(), encoded, into.len())?;
+        for (from, to) in encoded.as_chunks::<2>().0.iter().zip(into.as_chunks_mut::<4>().0) {
             *to = bf16::from_ne_bytes(*from).to_f32().to_ne_bytes();
         }
-        Ok(bytes)
+        Ok(())
     }
 }
 
@@ -141,19 +143,20 @@ impl Codec for F16 {
         encoded
     }
 
-    fn decode(&self, encoded: &[u8], _: usize, length: usize) -> Result<Vec<u8>, CodecError> {
-        check(self.name(), encoded, length)?;
-        let mut bytes = Vec::with_capacity(length);
+    fn decode(&self, encoded: &[u8], _: usize, into: &mut [u8]) -> Result<(), CodecError> {
+        check(self.name(), encoded, into.len())?;
         let (mut wide, mut narrow) = ([0.0; BATCH], [f16::ZERO; BATCH]);
-        for batch in encoded.chunks(2 * BATCH) {
+        for (batch, into) in encoded.chunks(2 * BATCH).zip(into.chunks_mut(4 * BATCH)) {
             let count = batch.len() / 2;
             for (from, to) in batch.as_chunks::<2>().0.iter().zip(&mut narrow) {
                 *to = f16::from_ne_bytes(*from);
             }
             narrow[..count].convert_to_f32_slice(&mut wide[..count]);
-            bytes.extend(wide[..count].iter().flat_map(|value| value.to_ne_bytes()));
+            for (value, to) in wide[..count].iter().zip(into.as_chunks_mut::<4>().0) {
+                *to = value.to_ne_bytes();
+            }
         }
-        Ok(bytes)
+        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@ pub const BLOCK: usize = 64;
 /// let bytes: Vec<u8> = (0..64).flat_map(|i| (i as f32).to_ne_bytes()).collect();
 /// let encoded = Int8.encode(&bytes, 4);
 /// assert_eq!(encoded.len(), 64 + 4); // of 256
-/// assert_eq!(Int8.decode(&encoded, 4, 256)?.len(), 256);
+/// Int8.decode(&encoded, 4, &mut [0; 256])?;
 /// # Ok::<(), rekindle_run::codec::CodecError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,9 @@ pub struct Int8;
 /// let bytes = vec![0; 256];
 /// let encoded = Int4.encode(&bytes, 4);
 /// assert_eq!(encoded.len(), 32 + 4); // of 256
-/// assert_eq!(Int4.decode(&encoded, 4, 256)?, bytes);
+/// let mut back = [0; 256];
+/// Int4.decode(&encoded, 4, &mut back)?;
+/// assert_eq!(back, *bytes);
 /// # Ok::<(), rekindle_run::codec::CodecError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,17 +110,16 @@ fn length_of(length: usize, per_byte: usize) -> usize {
 fn decode(
     codec: &'static str,
     encoded: &[u8],
-    length: usize,
+    into: &mut [u8],
     per_byte: usize,
     unpack: impl Fn(&[u8], f32, &mut [u8]),
-) -> Result<Vec<u8>, CodecError> {
-    let (wanted, blocks) = (length_of(length, per_byte), length.div_ceil(4 * BLOCK));
+) -> Result<(), CodecError> {
+    let (wanted, blocks) = (length_of(into.len(), per_byte), into.len().div_ceil(4 * BLOCK));
     let short = || CodecError::length(codec, encoded.len(), wanted);
     let (fixed, mut exact) = encoded.split_at_checked(wanted).ok_or_else(short)?;
     let (scales, codes) = fixed.split_at(4 * blocks);
-    let mut bytes = vec![0; length];
     let codes = codes.chunks(BLOCK / per_byte);
-    for ((block, codes), scale) in bytes.chunks_mut(4 * BLOCK).zip(codes).zip(floats(scales)) {
+    for ((block, codes), scale) in into.chunks_mut(4 * BLOCK).zip(codes).zip(floats(scales)) {
         if scale.is_nan() {
             let (mine, others) = exact.split_at_checked(block.len()).ok_or_else(short)?;
             block.copy_from_slice(mine);
@@ -128,7 +129,7 @@ fn decode(
         }
     }
     match exact.is_empty() {
-        true => Ok(bytes),
+        true => Ok(()),
         false => Err(CodecError::length(codec, encoded.len(), encoded.len() - exact.len())),
     }
 }
@@ -154,8 +155,8 @@ impl Codec for Int8 {
         })
     }
 
-    fn decode(&self, encoded: &[u8], _: usize, length: usize) -> Result<Vec<u8>, CodecError> {
-        decode(self.name(), encoded, length, 1, |codes, scale, block| {
+    fn decode(&self, encoded: &[u8], _: usize, into: &mut [u8]) -> Result<(), CodecError> {
+        decode(self.name(), encoded, into, 1, |codes, scale, block| {
             for (code, to) in codes.iter().zip(block.as_chunks_mut::<4>().0) {
                 *to = (f32::from(*code as i8) * scale).to_ne_bytes();
             }
@@ -186,8 +187,8 @@ impl Codec for Int4 {
         })
     }
 
-    fn decode(&self, encoded: &[u8], _: usize, length: usize) -> Result<Vec<u8>, CodecError> {
-        decode(self.name(), encoded, length, 2, |codes, scale, block| {
+    fn decode(&self, encoded: &[u8], _: usize, into: &mut [u8]) -> Result<(), CodecError> {
+        decode(self.name(), encoded, into, 2, |codes, scale, block| {
             for (code, pair) in codes.iter().zip(block.chunks_mut(8)) {
                 // Shifted up and down again, so that the sign comes along.
                 let values = [((*code << 4) as i8) >> 4, (*code as i8) >> 4];

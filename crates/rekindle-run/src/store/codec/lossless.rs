@@ -20,7 +20,9 @@ const COMPRESSED: u8 = 1;
 /// let bytes = vec![0; 4096];
 /// let encoded = Lz4.encode(&bytes, 4);
 /// assert!(encoded.len() < 64);
-/// assert_eq!(Lz4.decode(&encoded, 4, 4096)?, bytes);
+/// let mut back = vec![1; 4096];
+/// Lz4.decode(&encoded, 4, &mut back)?;
+/// assert_eq!(back, bytes);
 /// # Ok::<(), rekindle_run::codec::CodecError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +37,9 @@ pub struct Lz4;
 /// let bytes: Vec<u8> = (0..1024).flat_map(|i| (i as f32).to_ne_bytes()).collect();
 /// let encoded = Zstd::default().encode(&bytes, 4);
 /// assert!(encoded.len() < bytes.len());
-/// assert_eq!(Zstd::default().decode(&encoded, 4, 4096)?, bytes);
+/// let mut back = vec![0; 4096];
+/// Zstd::default().decode(&encoded, 4, &mut back)?;
+/// assert_eq!(back, bytes);
 /// # Ok::<(), rekindle_run::codec::CodecError>(())
 /// ```
 #[cfg(feature = "zstd")]
@@ -71,13 +75,22 @@ fn shuffled(bytes: &[u8], width: usize) -> Cow<'_, [u8]> {
     }
 }
 
-fn restored(shuffled: Vec<u8>, width: usize) -> Vec<u8> {
-    match width {
-        2 => elements::<2>(&shuffled),
-        4 => elements::<4>(&shuffled),
-        8 => elements::<8>(&shuffled),
-        _ => shuffled,
-    }
+/// Undoes [`shuffled`] on what `write` writes: in memory of its own where there is something to undo.
+fn restored<E>(
+    into: &mut [u8],
+    width: usize,
+    write: impl FnOnce(&mut [u8]) -> Result<(), E>,
+) -> Result<(), E> {
+    let elements = match width {
+        2 => elements::<2>,
+        4 => elements::<4>,
+        8 => elements::<8>,
+        _ => return write(into),
+    };
+    let mut planes = vec![0; into.len()];
+    write(&mut planes)?;
+    elements(&planes, into);
+    Ok(())
 }
 
 fn planes<const WIDTH: usize>(bytes: &[u8]) -> Vec<u8> {
@@ -90,16 +103,15 @@ fn planes<const WIDTH: usize>(bytes: &[u8]) -> Vec<u8> {
     planes
 }
 
-fn elements<const WIDTH: usize>(planes: &[u8]) -> Vec<u8> {
+fn elements<const WIDTH: usize>(planes: &[u8], into: &mut [u8]) {
     let count = planes.len() / WIDTH;
     let (planes, rest) = planes.split_at(count * WIDTH);
     let planes: [&[u8]; WIDTH] = std::array::from_fn(|plane| &planes[plane * count..][..count]);
-    let mut bytes = vec![0; count * WIDTH];
-    for (index, element) in bytes.as_chunks_mut::<WIDTH>().0.iter_mut().enumerate() {
+    let (elements, tail) = into.as_chunks_mut::<WIDTH>();
+    for (index, element) in elements.iter_mut().enumerate() {
         *element = planes.map(|plane| plane[index]);
     }
-    bytes.extend_from_slice(rest);
-    bytes
+    tail.copy_from_slice(rest);
 }
 
 fn encode(bytes: &[u8], width: usize, compress: impl Fn(&[u8]) -> Option<Vec<u8>>) -> Vec<u8> {
@@ -118,22 +130,25 @@ fn decode(
     codec: &'static str,
     encoded: &[u8],
     width: usize,
-    length: usize,
+    into: &mut [u8],
     restore: impl Fn(&[u8], &mut [u8]) -> Result<usize, String>,
-) -> Result<Vec<u8>, CodecError> {
+) -> Result<(), CodecError> {
+    let length = into.len();
     let damaged = |found: String, expected: String| CodecError { codec, found, expected };
     match encoded.split_first() {
-        Some((&AS_IT_IS, rest)) if rest.len() == length => Ok(rest.to_vec()),
+        Some((&AS_IT_IS, rest)) if rest.len() == length => {
+            into.copy_from_slice(rest);
+            Ok(())
+        }
         Some((&AS_IT_IS, rest)) => Err(CodecError::length(codec, rest.len(), length)),
-        Some((&COMPRESSED, rest)) => {
-            let mut bytes = vec![0; length];
+        Some((&COMPRESSED, rest)) => restored(into, width, |bytes| {
             let expected = || format!("{length} bytes, compressed");
-            match restore(rest, &mut bytes) {
-                Ok(found) if found == length => Ok(restored(bytes, width)),
+            match restore(rest, bytes) {
+                Ok(found) if found == length => Ok(()),
                 Ok(found) => Err(damaged(format!("{found} bytes, compressed"), expected())),
                 Err(words) => Err(damaged(words, expected())),
             }
-        }
+        }),
         Some((mark, _)) => Err(damaged(format!("the mark {mark}"), "0 or 1".to_owned())),
         None => Err(CodecError::length(codec, 0, 1)),
     }
@@ -160,8 +175,8 @@ impl Codec for Lz4 {
         encode(bytes, 1, |bytes| Some(lz4_flex::block::compress(bytes)))
     }
 
-    fn decode(&self, encoded: &[u8], _: usize, length: usize) -> Result<Vec<u8>, CodecError> {
-        decode(self.name(), encoded, 1, length, |from, to| {
+    fn decode(&self, encoded: &[u8], _: usize, into: &mut [u8]) -> Result<(), CodecError> {
+        decode(self.name(), encoded, 1, into, |from, to| {
             lz4_flex::block::decompress_into(from, to).map_err(|error| error.to_string())
         })
     }
@@ -189,8 +204,8 @@ impl Codec for Zstd {
         encode(bytes, width, |bytes| zstd::bulk::compress(bytes, self.level).ok())
     }
 
-    fn decode(&self, encoded: &[u8], width: usize, length: usize) -> Result<Vec<u8>, CodecError> {
-        decode(self.name(), encoded, width, length, |from, to| {
+    fn decode(&self, encoded: &[u8], width: usize, into: &mut [u8]) -> Result<(), CodecError> {
+        decode(self.name(), encoded, width, into, |from, to| {
             zstd::bulk::decompress_to_buffer(from, to).map_err(|error| error.to_string())
         })
     }
@@ -204,7 +219,13 @@ mod tests {
     proptest! {
         #[test]
         fn shuffling_is_undone(bytes in proptest::collection::vec(any::<u8>(), 0..200), width in 0..9usize) {
-            prop_assert_eq!(restored(shuffled(&bytes, width).into_owned(), width), bytes);
+            let shuffled = shuffled(&bytes, width);
+            let mut back = vec![0; bytes.len()];
+            let written = restored::<()>(&mut back, width, |into| {
+                into.copy_from_slice(&shuffled);
+                Ok(())
+            });
+            prop_assert_eq!((written, &back), (Ok(()), &bytes));
         }
     }
 }

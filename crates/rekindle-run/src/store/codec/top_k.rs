@@ -14,7 +14,9 @@ use super::{Codec, CodecError, floats};
 /// let bytes: Vec<u8> = [3.0f32, -0.5, 0.25, -8.0].iter().flat_map(|x| x.to_ne_bytes()).collect();
 /// let encoded = codec.encode(&bytes, 4);
 /// let expected: Vec<u8> = [3.0f32, 0.0, 0.0, -8.0].iter().flat_map(|x| x.to_ne_bytes()).collect();
-/// assert_eq!(codec.decode(&encoded, 4, 16)?, expected);
+/// let mut back = [1; 16];
+/// codec.decode(&encoded, 4, &mut back)?;
+/// assert_eq!(back, *expected);
 /// # Ok::<(), rekindle_run::codec::CodecError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,7 +80,8 @@ impl Codec for TopK {
         encoded
     }
 
-    fn decode(&self, encoded: &[u8], _: usize, length: usize) -> Result<Vec<u8>, CodecError> {
+    fn decode(&self, encoded: &[u8], _: usize, into: &mut [u8]) -> Result<(), CodecError> {
+        let length = into.len();
         let short = |expected| CodecError::length(self.name(), encoded.len(), expected);
         let map = (length / 4).div_ceil(8);
         let (map, kept) = encoded.split_at_checked(map).ok_or_else(|| short(map))?;
@@ -87,16 +90,14 @@ impl Codec for TopK {
             return Err(short(map.len() + 4 * marked));
         }
         let mut kept = kept.as_chunks::<4>().0.iter();
-        let mut bytes = vec![0; length];
-        for (index, to) in bytes.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            if map[index / 8] >> (index % 8) & 1 == 1
-                && let Some(value) = kept.next()
-            {
-                *to = *value;
-            }
+        for (index, to) in into.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            *to = match map[index / 8] >> (index % 8) & 1 {
+                1 => kept.next().copied().unwrap_or_default(),
+                _ => [0; 4],
+            };
         }
         match kept.next() {
-            None => Ok(bytes),
+            None => Ok(()),
             Some(_) => Err(short(encoded.len() - 4)),
         }
     }
