@@ -108,7 +108,8 @@ pub(crate) struct TrainArguments {
     /// Keep the measured stages and the plan in this file, and use them when it is there
     #[arg(long, value_name = "FILE", conflicts_with = "strategy")]
     pub(crate) cache: Option<PathBuf>,
-    /// How to train instead: plain, balanced, store-all, full, sqrt, every-K or optimal-BUDGET
+    /// How to train instead: plain, balanced, store-all, full, sqrt, every-K, optimal-BUDGET,
+    /// revolve-SLOTS, mixed-SLOTS or online-SLOTS
     #[arg(long, value_name = "NAME")]
     pub(crate) strategy: Option<Strategy>,
     /// Say what is kept, moved and recomputed: full, selective, dots-saveable, offload-inputs, or by names (docs/policies.md)
@@ -178,7 +179,8 @@ Examples:
 
 Exits with 1 when a gradient differs, unless a codec that loses digits was asked for.")]
 pub(crate) struct VerifyArguments {
-    /// What to compare with plain training: balanced, store-all, full, sqrt, every-K or optimal-BUDGET
+    /// What to compare with plain training: balanced, store-all, full, sqrt, every-K,
+    /// optimal-BUDGET, revolve-SLOTS, mixed-SLOTS or online-SLOTS
     #[arg(long, default_value = "every-1", value_name = "NAME")]
     pub(crate) strategy: Strategy,
     /// Compare what this policy comes to, such as selective (docs/policies.md)

@@ -36,7 +36,11 @@ pub(crate) fn plans(
             let most = all.iter().map(|rank| rank.peak_bytes.get()).max().unwrap_or(0);
             Bytes::new(((most + beside.get()) as f64 * part.0) as u64)
         }
-        Strategy::Burn | Strategy::Balanced | Strategy::Policy(_) | Strategy::Optimal(_) => {
+        Strategy::Burn
+        | Strategy::Balanced
+        | Strategy::Policy(_)
+        | Strategy::Slots(..)
+        | Strategy::Optimal(_) => {
             return Err(Failure::request(
                 anyhow::anyhow!("`{strategy}` is not for a pipeline"),
                 "give --budget in bytes or percent, or --strategy store-all, every-K, sqrt or full",

@@ -8,6 +8,8 @@ use rekindle::{
     Profile, Staged,
 };
 use rekindle_models::Trainable;
+use rekindle_plan::solvers::Solver;
+use rekindle_plan::{Request, SolveError};
 
 use crate::amount::{Fraction, Target};
 use crate::cut::{Cut, CutModel, Cutting};
@@ -164,10 +166,14 @@ pub(crate) fn ready<M: Trainable>(
         Strategy::Rule(rule) => return Ok(Ready::Rule(*rule)),
         Strategy::Optimal(target) => *target,
         Strategy::Policy(policy) => {
-            // Parts have all the names there are.
-            let cut = if cutting == Cutting::Blocks { Cut::Blocks } else { Cut::Parts };
             let start = Instant::now();
-            let ready = under_policy(policy, cut, model, batch, known, planning)?;
+            let ready = under_policy(policy, fine(cutting), model, batch, known, planning)?;
+            known.took = [known.took, start.elapsed().into()].into_iter().sum();
+            return Ok(ready);
+        }
+        Strategy::Slots(solver, slots) => {
+            let start = Instant::now();
+            let ready = with_slots((*solver, *slots), fine(cutting), model, batch, known)?;
             known.took = [known.took, start.elapsed().into()].into_iter().sum();
             return Ok(ready);
         }
@@ -280,6 +286,35 @@ fn under_policy<M: Trainable>(
         tell!("`{clause}` changes nothing");
     }
     Ok(Ready::Planned(planned, cut))
+}
+
+/// Unless blocks are asked for, the finest there is: parts have all the names of a policy, and where slots are counted what is run
+/// again at once is the least.
+fn fine(cutting: Cutting) -> Cut {
+    if cutting == Cutting::Blocks { Cut::Blocks } else { Cut::Parts }
+}
+
+/// The plan of a solver that counts slots: of no budget.
+fn with_slots<M: Trainable>(
+    (solver, slots): (Solver, u32),
+    cut: Cut,
+    model: &M,
+    batch: &M::Batch,
+    known: &mut Knowledge,
+) -> Result<Ready, Failure> {
+    let known = match known.of(cut) {
+        Some(known) => known,
+        none => none.insert(measure(cut.of(model), batch, Measuring::steady())?),
+    };
+    let plan = solver.solve(&known.profile, &Request::with_slots(slots)).map_err(|error| match error {
+        SolveError::TooFewSlots { least, .. } => {
+            Failure::request(error, format!("give {solver}-{least} or more"))
+        }
+        other => refused(rekindle::Error::NoPlan(other)),
+    })?;
+    let (region, input) = cut.of(model).stages(batch);
+    let planned = Planned::new(region.describe(&input), known.profile.clone(), plan, known.noise);
+    Ok(Ready::Planned(planned.map_err(refused)?, cut))
 }
 
 /// Plans one cut of a model.

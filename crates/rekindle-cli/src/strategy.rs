@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use rekindle::{Bytes, Plan, Planned, Policy, Profile, Rule};
 use rekindle_plan::Predicted;
+use rekindle_plan::solvers::Solver;
 
 use crate::amount::{Fraction, Target};
 use crate::cut::Cut;
@@ -23,6 +24,8 @@ pub(crate) enum Strategy {
     Rule(Rule),
     /// A region under the fastest plan within a budget.
     Optimal(Target),
+    /// A region under the plan of a solver that counts how many boundaries are kept at once.
+    Slots(Solver, u32),
     /// A region under a plan that names what is kept, moved and recomputed.
     Policy(Policy),
 }
@@ -30,6 +33,20 @@ pub(crate) enum Strategy {
 impl Strategy {
     /// A quarter of what plain training takes.
     pub(crate) const QUARTER: Self = Self::Optimal(Target::Part(Fraction(0.25)));
+
+    /// The solvers that count slots, and no places beside the device.
+    const OF_SLOTS: [Solver; 3] = [Solver::Revolve, Solver::Mixed, Solver::Online];
+
+    /// `revolve-10`, say; nothing where no such solver is named.
+    fn of_slots(text: &str) -> Option<Result<Self, String>> {
+        Self::OF_SLOTS.into_iter().find_map(|solver| {
+            let slots = text.strip_prefix(&format!("{solver}-"))?;
+            let slots = slots.parse::<u32>().ok().filter(|slots| *slots > 0);
+            let slots =
+                slots.ok_or_else(|| format!("expected a number of slots from 1, such as {solver}-10"));
+            Some(slots.map(|slots| Self::Slots(solver, slots)))
+        })
+    }
 }
 
 impl fmt::Display for Strategy {
@@ -40,6 +57,7 @@ impl fmt::Display for Strategy {
             Self::Balanced => formatter.pad("balanced"),
             Self::Rule(rule) => rule.fmt(formatter),
             Self::Optimal(target) => write!(formatter, "optimal-{target}"),
+            Self::Slots(solver, slots) => write!(formatter, "{solver}-{slots}"),
             Self::Policy(policy) => write!(formatter, "policy-{policy}"),
         }
     }
@@ -55,13 +73,17 @@ impl FromStr for Strategy {
         if let Some(policy) = text.strip_prefix("policy-") {
             return policy.parse().map(Self::Policy).map_err(|error| format!("{error}"));
         }
+        if let Some(slots) = Self::of_slots(text) {
+            return slots;
+        }
         match text {
             "plain" => Ok(Self::Plain),
             "burn" => Ok(Self::Burn),
             "balanced" => Ok(Self::Balanced),
             _ => text.parse().map(Self::Rule).map_err(|_| {
                 "expected plain, balanced, store-all, full, sqrt, every-K with K from 1, such as every-1, optimal-B \
-                 with a budget B, such as optimal-25% or optimal-64MiB, or policy-P, such as policy-selective"
+                 with a budget B, such as optimal-25% or optimal-64MiB, revolve-N, mixed-N or online-N with so many slots \
+                 N for boundaries, such as revolve-10, or policy-P, such as policy-selective"
                     .to_owned()
             }),
         }
@@ -125,6 +147,42 @@ impl Ready {
         match self {
             Self::Planned(planned, _) => planned.budget_bytes(),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test may fail by panicking")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_it_is_called_is_what_it_is_read_from() {
+        for name in [
+            "plain",
+            "balanced",
+            "every-3",
+            "sqrt",
+            "optimal-25%",
+            "optimal-smallest",
+            "revolve-10",
+            "mixed-1",
+            "online-4294967295",
+            "policy-selective",
+        ] {
+            assert_eq!(name.parse::<Strategy>().unwrap().to_string(), name);
+        }
+    }
+
+    #[test]
+    fn slots_are_a_number_from_1() {
+        for text in ["revolve-0", "revolve-", "revolve--1", "revolve-10%", "revolve-4294967296"] {
+            let error = text.parse::<Strategy>().unwrap_err();
+            assert_eq!(error, "expected a number of slots from 1, such as revolve-10", "{text}");
+        }
+        // Solvers that count none, or need places.
+        for text in ["revolve", "eager-3", "multi-level-3", "disk-revolve-3"] {
+            assert!(text.parse::<Strategy>().unwrap_err().contains("revolve-N"), "{text}");
         }
     }
 }

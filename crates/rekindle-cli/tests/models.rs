@@ -86,6 +86,26 @@ fn every_model_is_benched() {
     }
 }
 
+#[test]
+fn a_recurrence_runs_under_solvers_that_count_slots() {
+    let size = ["--model", "gru", "--width", "64", "--sequence", "400", "--batch", "4"];
+    let strategies = ["--strategies", "revolve-3,mixed-3,online-3,revolve-6", "--rounds", "1"];
+    let found = json(&[&["bench"], &size[..], &strategies].concat());
+    let rows = found["rows"].as_array().unwrap();
+    let names: Vec<&str> = rows.iter().map(|row| row["strategy"].as_str().unwrap()).collect();
+    assert_eq!(names, ["plain", "revolve-3", "mixed-3", "online-3", "revolve-6"]);
+    let peak = |row: &Value| row["peak_bytes"].as_u64().unwrap();
+    for row in &rows[1..] {
+        assert_eq!(row["identical"], true, "{row}");
+        assert!(row["budget_bytes"].is_null(), "{row}");
+        assert!(2 * peak(row) < peak(&rows[0]), "{row}");
+    }
+    let verified = rekindle(&[&["verify"], &size[..], &["--strategy", "online-3"]].concat());
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stderr));
+    let trained = json(&[&["train"], &size[..], &["--strategy", "revolve-3", "--steps", "2"]].concat());
+    assert_eq!(trained["gradients"]["identical"], trained["gradients"]["tensors"], "{trained}");
+}
+
 /// Parts know the gradient of the whole loss towards their embeddings, which takes more memory the larger the whole is.
 #[test]
 fn a_large_batch_of_pairs_in_parts_keeps_its_budget() {

@@ -195,11 +195,13 @@ fn measured_together<M: Trainable>(
 ) -> Result<(Cutting, Knowledge), Failure> {
     // Which cut is the better one each rank would answer for itself.
     let (cutting, cut) = match (cut, strategy) {
-        (Cutting::Parts, _) | (Cutting::Auto, Strategy::Policy(_)) => (Cutting::Parts, Cut::Parts),
+        (Cutting::Parts, _) | (Cutting::Auto, Strategy::Policy(_) | Strategy::Slots(..)) => {
+            (Cutting::Parts, Cut::Parts)
+        }
         (Cutting::Blocks | Cutting::Auto, _) => (Cutting::Blocks, Cut::Blocks),
     };
     let mut known = Knowledge::default();
-    if matches!(strategy, Strategy::Optimal(_) | Strategy::Policy(_)) {
+    if matches!(strategy, Strategy::Optimal(_) | Strategy::Policy(_) | Strategy::Slots(..)) {
         *known.of(cut) = Some(measure_together(world, cut, model, batch)?);
     }
     Ok((cutting, known))
