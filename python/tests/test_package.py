@@ -34,6 +34,13 @@ def test_types_come_with_it():
         assert (folder / name).is_file(), name
 
 
+def test_the_licences_come_with_it(root):
+    files = importlib.metadata.distribution("rekindle").files
+    for name in ["LICENSE-MIT", "LICENSE-APACHE"]:
+        found = [file for file in files if file.name == name]
+        assert [file.read_text() for file in found] == [(root / name).read_text()], name
+
+
 def test_everything_public_is_there():
     for name in rekindle.__all__:
         assert hasattr(rekindle, name), name

@@ -34,6 +34,16 @@ def test_blocks_in_groups(group: int, strategy: str) -> None:
         assert list(ours.state_dict()) == list(plain.state_dict())
 
 
+def test_a_frozen_block_in_eval_mode_stays_in_it() -> None:
+    blocks = nn.ModuleList([nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)) for _ in range(4)])
+    blocks[1].eval()
+    blocks[2][1].eval()
+    modes = [module.training for block in blocks for module in block.modules()]
+    region = rekindle.torch.checkpointed(blocks, strategy="every-1", group=2)
+    region(torch.ones(2, 4)).sum().backward()
+    assert [module.training for block in blocks for module in block.modules()] == modes
+
+
 def test_arguments_that_are_spread_and_named() -> None:
     class Spread(nn.Module):
         def __init__(self) -> None:

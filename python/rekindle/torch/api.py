@@ -84,6 +84,12 @@ def checkpointed(
         plan with it, if steps under that plan fit.
     group : int
         So many blocks as one stage. Compiled together they are faster, and cost the CPU less; a plan has fewer choices.
+    name : str
+        What comes before the blocks' names in profiles, plans and errors, as where the region is in the model: ``"layers"``.
+    runs : int
+        How often each stage is run to be measured; the median counts.
+    progress : callable
+        Called as ``progress(number, name)`` when a stage is about to be measured. Stages that are alike are measured once.
 
     Returns
     -------

@@ -16,7 +16,8 @@ class Group(nn.Module):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
         self.wiring = wiring
-        self.train(blocks[0].training)
+        # Of itself alone: ``train`` would set all of its blocks to what the first one is in.
+        self.training = blocks[0].training
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self.one_by_one(_call, *args, **kwargs)
