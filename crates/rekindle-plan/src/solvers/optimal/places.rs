@@ -38,6 +38,9 @@ const MOST_GROUPS: usize = 32;
 /// The labels a cell may have once time is up.
 const LATE_LABELS: usize = 4;
 
+/// The labels a cell of a chain may have that is solved exactly.
+const EXACT_LABELS: usize = 6_000;
+
 /// Where only the least room is asked for: chains up to this length are looked at in single stages, and up to that with
 /// many labels, which only tiers that may be full have a use for.
 const LEAST_STAGES: usize = 400;
@@ -133,7 +136,7 @@ impl Places {
     ) -> Option<Self> {
         let exact = chain.stages() <= EXACT_STAGES;
         let mut places = Self::unsolved(profile, chain.grouped(size));
-        places.most_labels = if exact { 6_000 } else { FEW_LABELS };
+        places.most_labels = if exact { EXACT_LABELS } else { FEW_LABELS };
         places.find_arrivals(if exact { 24 } else { 4 });
         let solved = places.solve(room, until);
         places.thinned |= size > 1;
@@ -147,13 +150,17 @@ impl Places {
 
     /// The same chain asked for the least room alone, whatever it costs, which can be known of far longer chains.
     ///
-    /// It is the least to the byte, unless tiers are so small that it matters what else lies in them. Its plans are made
-    /// of what costs least at once, step by step. `None` when time is up before it is known.
+    /// It is the least to the byte, unless the chain is long and tiers are so small that it matters what else lies in
+    /// them. Its plans are made of what costs least at once, step by step. `None` when time is up before it is known.
     pub(super) fn least(profile: &Profile, chain: &Chain, until: Instant) -> Option<Self> {
         let mut places = Self::unsolved(profile, chain.grouped(chain.stages().div_ceil(LEAST_STAGES)));
         let watches = places.watched.iter().any(Option::is_some);
-        let many = watches && places.chain.stages() <= LEAST_EXACT;
-        places.most_labels = if many { LEAST_LABELS } else { 1 };
+        places.most_labels = match places.chain.stages() {
+            _ if !watches => 1,
+            ..=EXACT_STAGES => EXACT_LABELS,
+            ..=LEAST_EXACT => LEAST_LABELS,
+            _ => 1,
+        };
         places.timed = false;
         places.solve(u64::MAX, until).then_some(places)
     }
@@ -443,7 +450,13 @@ impl Places {
             if !self.timed && self.most_labels == 1 && labels[looked_at..].iter().any(least) {
                 break;
             }
-            let new = labels[looked_at..].iter().filter(|label| fits(label.used, free));
+            // Where several labels are kept, more room with less in the tiers is worth something: only who has nothing there
+            // beats all who need no less room.
+            let beats = |label: &&Label| match self.most_labels {
+                1 => fits(label.used, free),
+                _ => label.used == [0; WATCHED],
+            };
+            let new = labels[looked_at..].iter().filter(beats);
             least_room = new.map(|label| label.room).fold(least_room, u64::min);
             looked_at = labels.len();
             // The longest sweep leaves the least to be held at once.
@@ -479,8 +492,9 @@ impl Places {
 
     /// Whether a sweep leads to no less room than is known, as far as its parts tell.
     fn cannot_be_less(&self, ask: Ask, (middle, floor): (usize, u64), known: u64) -> bool {
-        // Where a tier may be full, as much room with less in the tier is worth something.
-        let known = if self.watched.iter().any(Option::is_some) { known.saturating_add(1) } else { known };
+        // Where one label is kept and a tier may be full, as much room with less in the tier is worth something.
+        let one = self.most_labels == 1 && self.watched.iter().any(Option::is_some);
+        let known = if one { known.saturating_add(1) } else { known };
         let least = |ask: Ask| self.labels(ask).first().map_or(u64::MAX, |label| label.room);
         let freed = if ask.taped { 0 } else { self.chain.boundary[ask.first] };
         let after = Ask { first: middle, end: ask.end, taped: false, arrival: None };
