@@ -113,17 +113,20 @@ pub fn bookkeeping(stages: usize) -> Bytes {
 }
 
 /// What a step usually lists, of small models to a residual network of 335 stages with 15 parameters each: once, for each of its first
-/// stages, and for each beyond (names, seeds, nodes), and for each parameter that a stage has (its handle, its node, its place among the
-/// gradients). [`bookkeeping`] is the most that was ever seen, with nodes that wait for the next sweep and, in a plan's first step, its
+/// stages, and for each beyond (names, seeds, nodes), for each parameter that a stage has (its handle, its node, its place among the
+/// gradients), and for each tensor that it captures (what a step of a recurrence reads: a view with its shape, wherever it is listed).
+/// [`bookkeeping`] is the most that was ever seen, with nodes that wait for the next sweep and, in a plan's first step, its
 /// actions once more.
 const LISTED_ONCE: u64 = 16 << 10;
 const LISTED_OF_FIRST: u64 = 2 << 10;
 const LISTED: u64 = 256;
 const FIRST: usize = 32;
 const LISTED_OF_PARAMETER: u64 = 220;
+const LISTED_OF_CAPTURED: u64 = 1 << 10;
 
-/// What a step under a plan for so many stages, with so many parameters in all of them, usually takes beside what the simulator says.
-pub(crate) fn usual_bookkeeping(stages: usize, parameters: usize) -> Bytes {
+/// What a step under a plan for so many stages, with so many parameters and captured tensors in all of them, usually takes beside what the
+/// simulator says.
+pub(crate) fn usual_bookkeeping(stages: usize, parameters: usize, captured: usize) -> Bytes {
     let first = stages.min(FIRST);
     let of = |number: usize, each: u64| each.saturating_mul(number as u64);
     let listed = [
@@ -131,6 +134,7 @@ pub(crate) fn usual_bookkeeping(stages: usize, parameters: usize) -> Bytes {
         of(first, LISTED_OF_FIRST),
         of(stages - first, LISTED),
         of(parameters, LISTED_OF_PARAMETER),
+        of(captured, LISTED_OF_CAPTURED),
     ];
     let listed = listed.into_iter().fold(0, u64::saturating_add);
     // A plan is never expected to take what it leaves free.

@@ -70,8 +70,9 @@ impl Description {
     /// assert!(listed > Bytes::new(10 << 10) && listed <= rekindle::bookkeeping(6));
     /// ```
     pub fn usual_bookkeeping(&self) -> Bytes {
-        let parameters = self.stages.iter().map(|stage| stage.parameters.len()).sum();
-        budget::usual_bookkeeping(self.stages.len(), parameters)
+        let all = |of: fn(&StageDescription) -> usize| self.stages.iter().map(of).sum();
+        let (parameters, captured) = (all(|stage| stage.parameters.len()), all(|stage| stage.side.len()));
+        budget::usual_bookkeeping(self.stages.len(), parameters, captured)
     }
 
     /// The first thing in which this description differs from `expected`; `None` when they are the same.
