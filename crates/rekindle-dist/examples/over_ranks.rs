@@ -164,7 +164,7 @@ fn overlap(world: &Mpi) -> Result<(), DistError> {
             let left = rekindle::backward_handing_over(&loss, overlap.take())?;
             backwards.push(start.elapsed().as_secs_f64());
             let left = GradientsParams::from_grads(left, &model);
-            let done = overlap.finish(&parallel, &model, &left)?;
+            let done = overlap.finish(&parallel, &model, left)?;
             early = done.early;
             // The rank that is through last waits for sums alone; the others wait for it as well.
             let own = [done.waited, done.afterwards].map(|time| time.as_secs_f64() as f32);

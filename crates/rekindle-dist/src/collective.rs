@@ -1,7 +1,7 @@
 //! What ranks do together.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, TryRecvError};
 
 use crate::DistError;
 
@@ -43,6 +43,15 @@ impl<T> Pending<T> {
         // The receiver is here.
         let _ = send.send(result);
         Self::new(0, "done", answer)
+    }
+
+    /// Whether it is done: what came of it, or itself again.
+    pub(crate) fn ready(self) -> Result<Result<T, DistError>, Self> {
+        match self.answer.try_recv() {
+            Ok(done) => Ok(done),
+            Err(TryRecvError::Empty) => Err(self),
+            Err(TryRecvError::Disconnected) => Ok(Err(DistError::Ended { rank: self.rank, what: self.what })),
+        }
     }
 
     /// Waits for it.

@@ -1,12 +1,13 @@
 //! Ranks with the same weights and different examples.
 
+use std::ops::Range;
+
 use burn::module::Module;
 use burn::optim::GradientsParams;
 use rekindle::Bytes;
 
 use crate::agree::agree;
 use crate::overlap::{Overlap, Overlapped};
-use crate::own_sum::OwnSum;
 use crate::{Collective, DistError, Layout, Reduction};
 
 /// What a bucket holds unless said otherwise: large enough that the time of a message does not tell, small enough that the
@@ -167,7 +168,7 @@ impl<'a> DataParallel<'a> {
     /// let loss = expecting_hand_over(|| region.forward(Tensor::ones([2, 4], &device)))?.mean();
     /// let overlap = parallel.overlap(2)?;
     /// let left = GradientsParams::from_grads(backward_handing_over(&loss, overlap.take())?, &layers);
-    /// let done = overlap.finish(&parallel, &layers, &left)?;
+    /// let done = overlap.finish(&parallel, &layers, left)?;
     /// let gradients = parallel.gradients(&layers, &done)?;
     /// # let _ = gradients;
     /// # Ok::<(), rekindle_dist::DistError>(())
@@ -176,7 +177,16 @@ impl<'a> DataParallel<'a> {
     /// # Errors
     /// When no rank has an example, or ranks are not in step.
     pub fn overlap(&self, examples: u64) -> Result<Overlap, DistError> {
-        Ok(Overlap::new(self, self.weight(examples)?, self.overlapping_bucket()))
+        self.overlap_of(examples, None)
+    }
+
+    /// The same of some values alone, with so many buckets under way at once.
+    pub(crate) fn overlap_of(
+        &self,
+        examples: u64,
+        part: Option<(Range<usize>, usize)>,
+    ) -> Result<Overlap, DistError> {
+        Ok(Overlap::new(self, self.weight(examples)?, self.overlapping_bucket(), part))
     }
 
     /// What is reduced at once while a backward goes on: a sixteenth of all gradients at the most, and a part for each rank.
@@ -196,7 +206,7 @@ impl<'a> DataParallel<'a> {
     /// The gradients that were added up, for an optimizer.
     ///
     /// # Errors
-    /// When the model is another.
+    /// When the model is another, or the sum is a part of it.
     pub fn gradients(&self, model: &impl Module, sum: &Overlapped) -> Result<GradientsParams, DistError> {
         self.layout.to_gradients(model, &sum.sum)
     }
@@ -225,25 +235,6 @@ impl<'a> DataParallel<'a> {
             *value *= weight;
         }
         Ok(values)
-    }
-
-    /// What this rank has of the mean over all ranks' examples, if each has so many values of it. No rank has all of the sum at any moment,
-    /// and gradients are let go of as they go in.
-    pub(crate) fn own_part<M: Module>(
-        &self,
-        model: &M,
-        gradients: GradientsParams,
-        examples: u64,
-        part: usize,
-    ) -> Result<Vec<f32>, DistError> {
-        let weight = self.weight(examples)?;
-        let most = usize::try_from(self.overlapping_bucket().get() / 4).unwrap_or(usize::MAX);
-        let range = self.ranks.rank() * part..(self.ranks.rank() + 1) * part;
-        let mut sum = OwnSum::new(self.ranks, self.reduction, weight, most, range);
-        let handed_out = self.layout.hand_out(model, gradients, |values| sum.take(values));
-        // In step with the others before anything is said of what this rank has.
-        let own = sum.finish()?;
-        handed_out.map(|()| own)
     }
 
     pub(crate) fn layout(&self) -> &Layout {

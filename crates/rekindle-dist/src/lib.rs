@@ -30,7 +30,6 @@ mod flat;
 mod mpi;
 mod neighbours;
 mod overlap;
-mod own_sum;
 mod partitioned;
 pub mod pipeline;
 mod tensor_parallel;

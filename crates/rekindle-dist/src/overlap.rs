@@ -1,7 +1,8 @@
 //! Gradients that are added up over ranks while the backward goes on.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use rekindle::{Bytes, Take};
 use crate::data_parallel::DataParallel;
 use crate::{Collective, DistError, Pending, Reduction};
 
-/// The sums of a step's gradients, under way: see [`DataParallel::overlap`].
+/// The sums of a step's gradients, under way: see [`DataParallel::overlap`] and [`Zero::overlap`](crate::Zero::overlap).
 ///
 /// Parameters are taken in the order in which stages go back, which is the same on all ranks whatever their plans, and reduced in
 /// buckets. A rank without examples has no backward, and so no order: its buckets are zeros, and it takes the order of the others. Ranks
@@ -35,11 +36,14 @@ impl std::fmt::Debug for Overlap {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Overlapped {
-    /// The mean over all ranks' examples, in the order of the model's fields.
+    /// The mean over all ranks' examples, in the order of the model's fields: of the values of `part`.
     pub sum: Vec<f32>,
+    /// Which values these are: all of them, or, with [`ZeroStage::Two`](crate::ZeroStage::Two), those of this rank, and zeros behind
+    /// the last.
+    pub part: Range<usize>,
     /// How many sums were under way before the backward ended.
     pub early: usize,
-    /// How long this rank waited for those after its backward: what was not hidden behind it.
+    /// How long this rank waited for those, in its backward or after it: what was not hidden behind it.
     pub waited: Duration,
     /// How long it waited then for the others, which could only begin in the end: what no region has, and what is left for the last
     /// bucket.
@@ -59,9 +63,56 @@ struct Inside {
     order: Vec<(usize, usize)>,
     /// What the next bucket has so far.
     filling: Vec<f32>,
-    /// The buckets that are being added up.
-    started: Vec<Pending<Vec<f32>>>,
+    /// The buckets that are being added up, or have been.
+    started: VecDeque<Pending<Vec<f32>>>,
+    /// How many were begun.
+    begun: usize,
+    /// What this rank keeps of the sums, where that is not all.
+    own: Option<Own>,
+    /// How many buckets are under way at the most, where it is not.
+    at_once: usize,
+    /// How long the backward waited for them.
+    waited: Duration,
     error: Option<DistError>,
+}
+
+/// A rank's part of the sums.
+struct Own {
+    range: Range<usize>,
+    values: Vec<f32>,
+    /// How many values have come, of this rank's or not, in the order in which they went into buckets.
+    come: Come,
+}
+
+/// A place in an order: which of the gradients, and which of its values.
+#[derive(Clone, Copy, Default)]
+struct Come {
+    gradient: usize,
+    value: usize,
+}
+
+impl Own {
+    /// Keeps what is this rank's of the next bucket.
+    fn keep(&mut self, mut bucket: &[f32], order: &[(usize, usize)]) -> Result<(), DistError> {
+        while !bucket.is_empty() {
+            let Some((start, length)) = order.get(self.come.gradient).copied() else {
+                return Err(DistError::Length { found: bucket.len(), expected: 0 });
+            };
+            let (here, rest) = bucket.split_at(bucket.len().min(length - self.come.value));
+            let at = start + self.come.value;
+            let (from, to) = (self.range.start.max(at), self.range.end.min(at + here.len()));
+            if from < to {
+                self.values[from - self.range.start..to - self.range.start]
+                    .copy_from_slice(&here[from - at..to - at]);
+            }
+            self.come.value += here.len();
+            if self.come.value == length {
+                self.come = Come { gradient: self.come.gradient + 1, value: 0 };
+            }
+            bucket = rest;
+        }
+        Ok(())
+    }
 }
 
 impl Inside {
@@ -107,8 +158,37 @@ impl Inside {
     /// Has the bucket added up.
     fn start(&mut self) {
         let values = std::mem::take(&mut self.filling);
-        if !values.is_empty() {
-            self.started.push(self.ranks.start_all_reduce(values, self.reduction));
+        if values.is_empty() {
+            return;
+        }
+        // A rank that counts for nothing does not know yet where sums belong.
+        if self.weight > 0.0 && self.own.is_some() {
+            let began = Instant::now();
+            self.keep(self.at_once.saturating_sub(1));
+            self.waited += began.elapsed();
+        }
+        self.started.push_back(self.ranks.start_all_reduce(values, self.reduction));
+        self.begun += 1;
+    }
+
+    /// Keeps this rank's part of the buckets that are added up, and waits for those that were begun first until no more than so many are
+    /// left.
+    fn keep(&mut self, left: usize) {
+        let Some(own) = &mut self.own else { return };
+        while let Some(under_way) = self.started.pop_front() {
+            let sum = match under_way.ready() {
+                Ok(sum) => sum,
+                Err(under_way) if self.started.len() < left => {
+                    self.started.push_front(under_way);
+                    return;
+                }
+                Err(under_way) => under_way.wait(),
+            };
+            let kept = sum.and_then(|sum| own.keep(&sum, &self.order));
+            // A rank that fails goes on asking, as the others do.
+            if let Err(error) = kept {
+                self.error.get_or_insert(error);
+            }
         }
     }
 
@@ -140,7 +220,14 @@ fn agreed(all: &[Vec<u8>]) -> Result<Vec<(usize, usize)>, DistError> {
 }
 
 impl Overlap {
-    pub(crate) fn new(parallel: &DataParallel<'_>, weight: f32, bucket: Bytes) -> Self {
+    /// Of all values, or of those in `part`, with so many buckets under way at once.
+    pub(crate) fn new(
+        parallel: &DataParallel<'_>,
+        weight: f32,
+        bucket: Bytes,
+        part: Option<(Range<usize>, usize)>,
+    ) -> Self {
+        let at_once = part.as_ref().map_or(usize::MAX, |(_, at_once)| *at_once);
         let mut start = 0;
         let places = parallel.layout().parameters().map(|(id, length)| {
             let place = (start, length);
@@ -155,7 +242,11 @@ impl Overlap {
             places: places.collect(),
             order: Vec::new(),
             filling: Vec::new(),
-            started: Vec::new(),
+            started: VecDeque::new(),
+            begun: 0,
+            at_once,
+            own: part.map(|(range, _)| Own { values: vec![0.0; range.len()], range, come: Come::default() }),
+            waited: Duration::ZERO,
             error: None,
         };
         Self { inside: Rc::new(RefCell::new(inside)) }
@@ -177,38 +268,54 @@ impl Overlap {
         self,
         parallel: &DataParallel<'_>,
         model: &impl Module,
-        gradients: &GradientsParams,
+        gradients: GradientsParams,
     ) -> Result<Overlapped, DistError> {
         let mut inside = self.inside.borrow_mut();
-        let early = inside.started.len();
-        // What is left, and zeros where it was taken or nothing was reached.
-        let mut sum = match gradients.is_empty() {
-            true => vec![0.0; parallel.layout().len()],
-            false => parallel.layout().gradients(model, gradients)?,
-        };
-        let mut rest: Vec<(usize, usize)> = inside.places.values().copied().collect();
-        rest.sort_unstable();
-        for (start, length) in rest {
-            inside.fill(start, &sum[start..][..length]);
-            sum[start..][..length].fill(0.0);
-        }
+        let inside = &mut *inside;
+        let (early, in_backward) = (inside.begun, inside.waited);
+        let mut parameters = parallel.layout().parameters();
+        // What is left, and zeros where nothing was reached.
+        let handed_out = parallel.layout().hand_out(model, gradients, |values| {
+            let place = parameters.next().and_then(|(id, _)| inside.places.remove(&id));
+            match place {
+                Some((start, _)) => inside.fill(start, values),
+                None if values.iter().any(|value| *value != 0.0) => {
+                    inside.error.get_or_insert(DistError::HandedOverTwice);
+                }
+                None => {}
+            }
+        });
         inside.start();
-        if !gradients.is_empty() && sum.iter().any(|value| *value != 0.0) {
-            inside.error.get_or_insert(DistError::HandedOverTwice);
-        }
         // Behind the sums, of which all ranks have as many: that of a rank without examples does not know their order before.
         let orders = inside.ranks.start_all_gather(inside.own_order());
-        let [mut waited, mut afterwards] = [Duration::ZERO; 2];
+        let mut waited = in_backward;
+        let mut afterwards = inside.waited - in_backward;
         let mut buckets = Vec::with_capacity(inside.started.len());
-        for (number, under_way) in std::mem::take(&mut inside.started).into_iter().enumerate() {
+        let first = inside.begun - inside.started.len();
+        for (number, under_way) in (first..).zip(std::mem::take(&mut inside.started)) {
             let began = Instant::now();
             buckets.push(under_way.wait()?);
             *(if number < early { &mut waited } else { &mut afterwards }) += began.elapsed();
         }
-        put(&mut sum, buckets, agreed(&orders.wait()?)?)?;
+        let order = agreed(&orders.wait()?)?;
+        let (sum, part) = match inside.own.take() {
+            Some(mut own) => {
+                for bucket in buckets {
+                    own.keep(&bucket, &order)?;
+                }
+                (own.values, own.range)
+            }
+            None => {
+                let mut sum = vec![0.0; parallel.layout().len()];
+                put(&mut sum, buckets, order)?;
+                let all = 0..sum.len();
+                (sum, all)
+            }
+        };
+        handed_out?;
         match inside.error.take() {
             Some(error) => Err(error),
-            None => Ok(Overlapped { sum, early, waited, afterwards }),
+            None => Ok(Overlapped { sum, part, early, waited, afterwards }),
         }
     }
 }
@@ -323,6 +430,42 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_rank_keeps_its_part_in_whatever_order_gradients_come() {
+        let order = [(7, 4), (0, 5), (11, 0), (5, 2)];
+        let come: Vec<f32> =
+            order.iter().flat_map(|(start, length)| *start..start + length).map(|at| at as f32).collect();
+        for most in 1..13 {
+            for range in [0..4, 4..8, 8..12, 3..3, 0..11] {
+                let mut own =
+                    Own { values: vec![0.0; range.len()], range: range.clone(), come: Come::default() };
+                come.chunks(most).for_each(|bucket| own.keep(bucket, &order).unwrap());
+                let expected: Vec<f32> =
+                    range.clone().map(|at| if at < 11 { at as f32 } else { 0.0 }).collect();
+                assert_eq!(own.values, expected, "{most}, {range:?}");
+                assert!(own.keep(&[1.0], &order).is_err(), "more than there is a place for");
+            }
+        }
+    }
+
+    /// Where a rank keeps its part alone, sums wait for each other, and nobody for the last ones before the backward ends.
+    #[test]
+    fn what_the_backward_waits_for_is_not_hidden() {
+        let (ranks, device) = (Slow::new(), Device::flex().autodiff());
+        let layer = || LinearConfig::new(4, 4).with_bias(false).init(&device);
+        let model: Vec<Linear> = (0..4).map(|_| layer()).collect();
+        let parallel = DataParallel::new(&ranks, &model).unwrap();
+        let overlap = Overlap::new(&parallel, 1.0, Bytes::new(16), Some((16..32, 3)));
+        let mut take = overlap.take();
+        for (id, values) in parallel.layout().parameters() {
+            take(id, Tensor::ones([values], &device));
+        }
+        assert!(overlap.inside.borrow().started.len() <= 3);
+        let done = overlap.finish(&parallel, &model, GradientsParams::new()).unwrap();
+        assert_eq!((done.early, done.part, done.sum), (16, 16..32, vec![1.0; 16]));
+        assert!(done.waited >= 12 * SUM, "{:?}", done.waited);
+    }
+
     /// What the last sums take cannot be hidden, and is not what others were waited for.
     #[test]
     fn what_is_not_hidden_is_told_apart_from_what_begins_in_the_end() {
@@ -338,7 +481,7 @@ mod tests {
                 take(id, Tensor::ones([values], &device));
             }
             std::thread::sleep(backward);
-            let done = overlap.finish(&parallel, &model, &GradientsParams::new()).unwrap();
+            let done = overlap.finish(&parallel, &model, GradientsParams::new()).unwrap();
             assert_eq!(done.early, 12);
             assert!(done.afterwards >= 3 * SUM, "{:?}", done.afterwards);
             done.waited

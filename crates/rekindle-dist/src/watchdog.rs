@@ -27,6 +27,9 @@ pub struct Patience {
     /// While its process is stopped (SIGSTOP), as far as the system tells another rank of its machine (Linux). A run that is stopped as
     /// a whole is not meant.
     pub stopped: Option<Duration>,
+    /// While it waits for another rank, which does nothing wrong as far as anybody sees: for a message that nobody sends, or where ranks
+    /// wait for each other. Give more than the longest time that a rank may compute, or it is the wrong one that is told off.
+    pub waiting: Option<Duration>,
 }
 
 impl From<Option<Duration>> for Patience {
@@ -38,7 +41,7 @@ impl From<Option<Duration>> for Patience {
 impl Patience {
     /// How long to wait between looks; nothing, where there is nothing to look for. A time that is set later may be short.
     fn look(&self) -> Option<Duration> {
-        let least = [self.computing, self.asleep, self.stopped].into_iter().flatten().min()?;
+        let least = [self.computing, self.asleep, self.stopped, self.waiting].into_iter().flatten().min()?;
         Some((least / 10).min(LOOK))
     }
 }
@@ -157,16 +160,23 @@ fn looked(
     let seen = seen.upgrade()?;
     let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
     let idle = seen.when.elapsed();
+    let over = |most: Option<Duration>, time: Duration| most.is_some_and(|most| time >= most);
     if seen.under_way {
         *asleep = None;
-        return Some(Ok(()));
+        return Some(match over(patience.waiting, idle) {
+            false => Ok(()),
+            true => Err(format!(
+                "waits in vain: what it asked for, `{}`, has not come for {:.1} s",
+                seen.what,
+                idle.as_secs_f64()
+            )),
+        });
     }
     let since = match patience.asleep.is_some() && all_others_sleep() {
         true => Some(asleep.map_or_else(Instant::now, |since| since.max(seen.when))),
         false => None,
     };
     *asleep = since;
-    let over = |most: Option<Duration>, time: Duration| most.is_some_and(|most| time >= most);
     let how = match since {
         Some(since) if over(patience.asleep, since.elapsed()) => "it sleeps, and has",
         _ if over(patience.computing, idle) || over(seen.within, idle) => "it has",
@@ -207,6 +217,20 @@ mod tests {
         dog.ended("all-reduce");
         let told = told.recv_timeout(Duration::from_secs(20));
         assert!(told.is_ok_and(|reason| reason.contains("since `all-reduce` ended")));
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_longer_than_any_rank_computes_is_told_of() {
+        let dog = Watchdog::new();
+        let (send, told) = mpsc::channel();
+        let patience = Patience { waiting: Some(Duration::from_millis(500)), ..Patience::default() };
+        let watched = dog.watch(patience, Neighbours::default(), move |_, reason| drop(send.send(reason)));
+        watched.unwrap_or_else(|error| panic!("{error}"));
+        // One that computes is not meant.
+        assert!(told.recv_timeout(Duration::from_millis(800)).is_err());
+        dog.began("exchange");
+        let told = told.recv_timeout(Duration::from_secs(20));
+        assert!(told.is_ok_and(|reason| reason.contains("waits in vain: what it asked for, `exchange`")));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! The optimizer's state, and gradients, shared out among ranks.
 
+use std::ops::Range;
+
 use burn::module::Module;
 use burn::optim::{Adam, AdamState, AdaptiveMomentumState, GradientsParams, Optimizer};
 use burn::tensor::{Tensor, TensorData};
 use rekindle::Bytes;
 
-use crate::{DataParallel, DistError, Layout, Overlapped};
+use crate::{DataParallel, DistError, Layout, Overlap, Overlapped};
 
 /// What ranks share out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,10 +16,13 @@ pub enum ZeroStage {
     Off,
     /// The optimizer's state.
     One,
-    /// The gradients as well: no rank has the sum of all. They are added up bucket by bucket after the backward, and each is let go of as
-    /// it goes in.
+    /// The gradients as well: no rank has the sum of all. They are added up bucket by bucket, and each is let go of as it goes in.
     Two,
 }
+
+/// So many buckets are under way at once while a backward goes on, where a rank keeps its part alone: it hands over a stage's gradients
+/// all at once, and their memory is what is saved.
+const UNDER_WAY: usize = 2;
 
 /// Data parallel, with the optimizer's state shared out: each rank updates its part of the weights, and gets the other parts from
 /// the others.
@@ -140,9 +145,40 @@ impl<'a, O: Optimizer> Zero<'a, O> {
                 values.resize(part * shares, 0.0);
                 ranks.all_reduce(values, how)?[share * part..][..part].to_vec()
             }
-            ZeroStage::Two => self.parallel.own_part(&model, gradients, examples, part)?,
+            // None of them was handed over: they are let go of as they go into buckets.
+            ZeroStage::Two => {
+                self.overlap_at_once(examples, 1)?.finish(&self.parallel, &model, gradients)?.sum
+            }
         };
         self.update(rate, model, own)
+    }
+
+    /// Begins to add up each gradient as soon as a backward has it, as [`DataParallel::overlap`] does. With [`ZeroStage::Two`] this rank
+    /// keeps its part of each sum, and a gradient that was handed over takes nothing any more; a rank without examples has all sums
+    /// in the end, because it learns then where they belong.
+    ///
+    /// # Errors
+    /// When no rank has an example, or ranks are not in step.
+    pub fn overlap(&self, examples: u64) -> Result<Overlap, DistError> {
+        self.overlap_at_once(examples, UNDER_WAY)
+    }
+
+    fn overlap_at_once(&self, examples: u64, at_once: usize) -> Result<Overlap, DistError> {
+        let part = (self.stage == ZeroStage::Two).then(|| (self.own_range(), at_once));
+        self.parallel.overlap_of(examples, part)
+    }
+
+    /// What that takes beside the backward's own memory, at the most.
+    pub fn overlapping_bytes(&self) -> Bytes {
+        let part = if self.stage == ZeroStage::Two { self.shard_bytes() } else { Bytes::ZERO };
+        Bytes::new(self.parallel.overlapping_bytes().get() + part.get())
+    }
+
+    /// Which values are this rank's, and some behind the last.
+    fn own_range(&self) -> Range<usize> {
+        let (shares, share) = self.shares();
+        let part = self.parallel.layout().part(shares);
+        share * part..(share + 1) * part
     }
 
     /// Takes a step from gradients that are added up already.
@@ -150,16 +186,17 @@ impl<'a, O: Optimizer> Zero<'a, O> {
     /// # Errors
     /// When they are of another model, or ranks are not in step.
     pub fn step_with<M: Module>(&mut self, rate: f64, model: M, sum: Overlapped) -> Result<M, DistError> {
-        let (shares, share) = self.shares();
-        let part = self.parallel.layout().part(shares);
-        let (mut sum, expected) = (sum.sum, self.parallel.layout().len());
-        if sum.len() != expected {
-            return Err(DistError::Length { found: sum.len(), expected });
+        let (own, mut values, expected) = (self.own_range(), sum.sum, self.parallel.layout().len());
+        if sum.part == own && values.len() == own.len() {
+            return self.update(rate, model, values);
         }
-        sum.resize(part * shares, 0.0);
-        sum.drain(..share * part);
-        sum.truncate(part);
-        self.update(rate, model, sum)
+        if values.len() != expected {
+            return Err(DistError::Length { found: values.len(), expected });
+        }
+        values.resize(own.end.max(expected), 0.0);
+        values.truncate(own.end);
+        values.drain(..own.start);
+        self.update(rate, model, values)
     }
 
     /// What is shared out.

@@ -1,7 +1,7 @@
 //! What a rank holds beside what its plan says of one micro-batch, and what a step comes to with it.
 
 use rekindle::{Bytes, Error, Planned, Profile, Schedule};
-use rekindle_dist::DataParallel;
+use rekindle_dist::{DataParallel, Layout, ZeroStage};
 use rekindle_models::Trainable;
 use rekindle_plan::{Action, StageProfile};
 
@@ -17,6 +17,8 @@ pub(super) struct Beside {
     under_way: Bytes,
     /// What one of these sums is of; nothing where they are made after the backward.
     bucket: Bytes,
+    /// What is kept of all sums, where that is a part.
+    part: Option<Bytes>,
     /// By the sum over micro-batches.
     summed: Bytes,
     micro_batches: usize,
@@ -30,15 +32,18 @@ impl Beside {
         micro_batches: usize,
         model: &impl Trainable,
     ) -> Result<Self, Failure> {
-        let (under_way, bucket) = match grid.overlaps(arguments.stage()) {
-            true => {
-                let parallel = DataParallel::new(grid.same_stages.as_ref(), model)?;
-                (parallel.overlapping_bytes(), parallel.overlapping_bucket())
+        let (mut under_way, mut bucket, mut part) = (Bytes::ZERO, Bytes::ZERO, None);
+        if grid.overlaps() {
+            let parallel = DataParallel::new(grid.same_stages.as_ref(), model)?;
+            (under_way, bucket) = (parallel.overlapping_bytes(), parallel.overlapping_bucket());
+            if arguments.stage() == ZeroStage::Two {
+                let own = Bytes::new(4 * Layout::new(model)?.part(grid.shape.replicas) as u64);
+                under_way = Bytes::new(under_way.get() + own.get());
+                part = Some(own);
             }
-            false => (Bytes::ZERO, Bytes::ZERO),
-        };
+        }
         let summed = if micro_batches > 1 { parameter_bytes(model) } else { Bytes::ZERO };
-        Ok(Self { under_way, bucket, summed, micro_batches })
+        Ok(Self { under_way, bucket, part, summed, micro_batches })
     }
 
     /// What a plan leaves room for, whatever it is.
@@ -69,21 +74,33 @@ impl Beside {
         };
         let mut handed_over = 0;
         let moments = last.moments.iter().zip(actions).map(|(moment, action)| {
-            let taken = moment.peak.get() + self.adding_up(handed_over);
+            let taken =
+                (moment.peak.get() + self.adding_up(handed_over)).saturating_sub(self.let_go(handed_over));
             if let Action::Backward { stage } = action {
                 let stage = (stage.number() as usize).checked_sub(1).and_then(|at| profile.stages().get(at));
                 handed_over += stage.map_or(0, |stage| stage.parameter_gradient_bytes.get());
             }
             taken
         });
-        let last = moments.max().unwrap_or_default() + listed.get() + self.summed.get();
+        let part = self.part.unwrap_or_default().get();
+        let last = moments.max().unwrap_or_default() + listed.get() + self.summed.get() + part;
         let before = match self.micro_batches {
             1 => 0,
             // The first has no sum beside it.
-            2 => alone.get(),
-            _ => alone.get() + self.summed.get(),
+            2 => alone.get() + part,
+            _ => alone.get() + self.summed.get() + part,
         };
         Ok(Bytes::new(before.max(last)))
+    }
+
+    /// What is no longer there of the gradients that were handed over, where a part of their sums is kept: all but the bucket that is being
+    /// filled and one that is added up.
+    fn let_go(&self, handed_over: u64) -> u64 {
+        let bucket = self.bucket.get();
+        match self.part {
+            Some(_) if handed_over > bucket => handed_over - handed_over % bucket - bucket,
+            _ => 0,
+        }
     }
 
     /// What sums over ranks take beside the gradients in them, once so many bytes of these were handed over: the rest of a bucket that
@@ -126,6 +143,12 @@ mod tests {
         assert_eq!(
             [0, 1, 99, 100, 150, 199, 200].map(|handed| beside.adding_up(handed)),
             [0, 99, 1, 200, 150, 101, 200]
+        );
+        assert_eq!([0, 99, 100, 199, 200, 250, 999].map(|handed| beside.let_go(handed)), [0; 7]);
+        let in_part = Beside { part: Some(Bytes::new(500)), ..beside };
+        assert_eq!(
+            [0, 99, 100, 199, 200, 250, 999].map(|handed| in_part.let_go(handed)),
+            [0, 0, 0, 0, 100, 100, 800]
         );
     }
 }

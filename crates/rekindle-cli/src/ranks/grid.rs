@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rekindle::peers::Peers;
-use rekindle_dist::{Collective, Reduction, TensorParallel, ZeroStage};
+use rekindle_dist::{Collective, Reduction, TensorParallel};
 
 use super::RankArguments;
 use crate::failure::Failure;
@@ -95,8 +95,8 @@ impl Grid {
     }
 
     /// Whether gradients are added up over replicas while the backward goes on.
-    pub(super) fn overlaps(&self, zero: ZeroStage) -> bool {
-        self.shape.replicas > 1 && self.shape.stages == 1 && zero != ZeroStage::Two
+    pub(super) fn overlaps(&self) -> bool {
+        self.shape.replicas > 1 && self.shape.stages == 1
     }
 
     /// For a log.

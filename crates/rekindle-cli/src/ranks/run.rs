@@ -84,7 +84,7 @@ impl<M: Trainable> Run<'_, M> {
         let began = Instant::now();
         let examples = batch.examples() as u64;
         let overlap = match self.overlaps() {
-            true => Some(self.optimizer.parallel().overlap(examples)?),
+            true => Some(self.optimizer.overlap(examples)?),
             false => None,
         };
         let take = overlap.as_ref().map(Overlap::take);
@@ -95,8 +95,7 @@ impl<M: Trainable> Run<'_, M> {
         memory::reset_peak();
         self.model = match overlap {
             Some(overlap) => {
-                let sum = overlap.finish(self.optimizer.parallel(), &self.model, &gradients)?;
-                drop(gradients);
+                let sum = overlap.finish(self.optimizer.parallel(), &self.model, gradients)?;
                 self.optimizer.step_with(rate, self.model, sum)?
             }
             None => self.optimizer.step(rate, self.model, gradients, examples)?,
@@ -227,10 +226,9 @@ impl<M: Trainable> Run<'_, M> {
 }
 
 impl<M> Run<'_, M> {
-    /// Whether gradients are added up while the backward goes on. A pipeline's ranks have other things to say to each other then, and
-    /// ZeRO 2 adds up each rank's part of all gradients at once.
+    /// Whether gradients are added up while the backward goes on. A pipeline's ranks have other things to say to each other then.
     fn overlaps(&self) -> bool {
-        self.grid.overlaps(self.optimizer.stage())
+        self.grid.overlaps()
     }
 
     /// How many boundaries the plan keeps in parts.

@@ -54,6 +54,8 @@ pub(crate) fn train(arguments: &TrainArguments, size: &Size) -> Result<(), Failu
         computing: Some(computing),
         asleep: Some(computing.min(ASLEEP)),
         stopped: Some(computing.min(STOPPED)),
+        // A rank that computes for ever is told of before the others, who wait for it.
+        waiting: Some(computing * 2),
     })?;
     let checked = check(arguments, size).and_then(|()| Shape::new(&arguments.ranks, world.size()));
     let shape = together(&world, checked)?;

@@ -84,6 +84,18 @@ pub(crate) fn computes_for_ever(world: &Mpi) {
     wait_for_all(world);
 }
 
+/// The others wait for it, so all wait.
+pub(crate) fn waits_in_vain(world: &Mpi) {
+    wait_for_all(world);
+    if world.rank() == 1 {
+        lost();
+        let _ = world.receive(0);
+    }
+    // Later than the one that waits for what does not come: they are not the ones to be told of.
+    std::thread::sleep(HANGING / 4);
+    wait_for_all(world);
+}
+
 pub(crate) fn gives_up(world: &Mpi) {
     wait_for_all(world);
     if world.rank() == 1 {

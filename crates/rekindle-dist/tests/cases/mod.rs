@@ -63,6 +63,7 @@ pub(crate) const CASES: &[Case] = &[
     well("a_rank_without_examples_takes_part_in_sums_under_way", overlapped::without_examples),
     well("a_parameter_that_one_rank_does_not_use_is_refused_on_every_rank", overlapped::unused_on_one_rank),
     well("sums_under_way_take_as_much_memory_as_is_said", overlapped::memory_under_way),
+    well("zero_2_lets_go_of_gradients_while_the_backward_goes_on", overlapped::memory_of_a_part),
     well("a_pipeline_is_one_process_bit_for_bit", pipelined::one_process),
     well("data_parallel_pipelines_with_and_without_zero_are_one_process", pipelined::replicated),
     well("data_parallel_pipelines_with_native_sums_are_close", pipelined::native),
@@ -108,6 +109,11 @@ pub(crate) const CASES: &[Case] = &[
     ),
     well("one_that_computes_for_longer_than_a_rank_sleeps_goes_on", faults::computes),
     badly(
+        "a_message_that_nobody_sends_is_waited_for_in_vain_and_ends_the_run",
+        &["rank 1 of {ranks}: waits in vain: what it asked for, `exchange`, has not come for"],
+        faults::waits_in_vain,
+    ),
+    badly(
         "a_rank_that_gives_up_ends_the_run_with_its_reason",
         &["rank 1 of {ranks}: out of examples"],
         faults::gives_up,
@@ -119,6 +125,7 @@ pub(crate) fn run(case: &Case) {
     let patience = match case.name {
         name if name.contains("sleeps") => Patience { asleep: Some(HANGING), ..Patience::default() },
         name if name.contains("stopped") => Patience { stopped: Some(HANGING), ..Patience::default() },
+        name if name.contains("in_vain") => Patience { waiting: Some(HANGING), ..Patience::default() },
         name if name.contains("computes_for_ever") => Some(Duration::from_secs(600)).into(),
         name => name.contains("hangs").then_some(HANGING).into(),
     };
