@@ -62,7 +62,7 @@ pub(crate) struct RankArguments {
     #[arg(long, value_enum, value_name = "HOW", help_heading = "Ranks")]
     pub(crate) reduction: Option<Summing>,
     /// A rank that the others wait for for so many seconds ends the run; one that sleeps does after 8 [default: in a step twenty times the
-    /// slowest so far, and at least 8; anywhere else 600]
+    /// slowest so far, or what the first was planned to take, and at least 8; anywhere else 600]
     #[arg(long, value_name = "SECONDS", help_heading = "Ranks", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) patience: Option<u32>,
     /// Where each rank writes what it does, as rank-0.log and so on

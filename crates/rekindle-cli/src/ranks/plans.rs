@@ -1,6 +1,7 @@
 //! What each rank runs: planned by the first, told to all.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use rekindle::{Bytes, Error, Places, Plan, Planned, Profile, Region, Staged};
 use rekindle_dist::{Collective, agree_on_plan};
@@ -90,6 +91,20 @@ struct Everything {
 pub(super) struct Decided {
     pub(super) way: Way,
     pub(super) foretold: Option<Foretold>,
+}
+
+impl Decided {
+    /// How long a step of so many micro-batches is to take, where a plan says so.
+    pub(super) fn step_time(&self, micro_batches: usize) -> Option<Duration> {
+        let nanos = match (&self.way, self.foretold) {
+            (_, Some(foretold)) => foretold.step_ns.get(),
+            (Way::All(Ready::Planned(planned, _)), None) => {
+                planned.plan().predicted.step_ns.get().saturating_mul(micro_batches as u64)
+            }
+            (Way::All(_) | Way::Some(_), None) => return None,
+        };
+        Some(Duration::from_nanos(nanos))
+    }
 }
 
 /// Has the first rank measure and plan, and tells all what to run. The others wait: two that measure at once slow each other down.

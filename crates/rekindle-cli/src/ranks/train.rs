@@ -40,9 +40,9 @@ const ASLEEP: Duration = Duration::from_secs(8);
 /// One whose process is stopped is lost sooner: those that find it have to be ended as well, which takes some seconds.
 const STOPPED: Duration = Duration::from_secs(5);
 
-/// The longest that measuring, planning, the first step or a snapshot take.
+/// The longest that measuring, planning, a snapshot, or a first step that no plan is for take.
 const ANYTHING: Duration = Duration::from_secs(600);
-/// A step that takes so many times as long as the slowest before it does not end any more; unless that is less than [`ASLEEP`], which a
+/// A step that takes so many times as long as the slowest before it, or as the plan says, does not end any more; unless that is less than [`ASLEEP`], which a
 /// machine may be busy with something else for.
 const LONGER: u32 = 20;
 
@@ -281,8 +281,10 @@ impl<M: Trainable> Prepared<M> {
             places = Partitioned::place(places, Arc::clone(&grid.peers));
         }
         let beside = Beside::new(&grid, &arguments.ranks, size.micro_batches, &model)?;
-        let Decided { way, foretold } =
+        let decided =
             decide(world, &grid, (&strategy, arguments, size), (&model, beside), sample.part(), &places)?;
+        let planned = decided.step_time(size.micro_batches);
+        let Decided { way, foretold } = decided;
         let (parts, model) = Parts::share_out(world, &grid, &way, (&whole, model), sample.part())?;
 
         let parallel = DataParallel::new(grid.same_stages.as_ref(), &model)?.reduction(arguments.ranks.how());
@@ -317,7 +319,8 @@ impl<M: Trainable> Prepared<M> {
         };
         let start = Instant::now();
         let mut losses = Vec::new();
-        let mut slowest = None;
+        // Before there is one, a plan says how long it takes.
+        let mut slowest = planned;
         for number in first..steps {
             let batch = own_parts::<K>(&mut data, grid, size, device);
             // Whoever says how long knows better.
@@ -395,7 +398,7 @@ impl<M: Trainable> Prepared<M> {
     }
 }
 
-/// The longest that a step may take, after the slowest until then.
+/// The longest that a step may take, after the slowest until then or what was planned.
 fn longest(slowest: Duration) -> Duration {
     slowest.saturating_mul(LONGER).max(ASLEEP)
 }
