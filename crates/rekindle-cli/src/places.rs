@@ -10,6 +10,7 @@ use rekindle::{Bytes, Places};
 use crate::failure::Failure;
 use crate::meter;
 use crate::planning::refused;
+use crate::strategy::Strategy;
 
 /// Places besides the device.
 #[derive(Clone, Debug, Default, Args)]
@@ -26,8 +27,17 @@ pub(crate) struct PlaceArguments {
 }
 
 impl PlaceArguments {
+    /// What was asked for, opened; where `strategy` moves nothing there, that is said.
+    pub(crate) fn open_for(&self, strategy: &Strategy) -> Result<Places, Failure> {
+        if self.any() && !strategy.may_move() {
+            tell!(
+                "`{strategy}` moves no boundary: --host, --disk and --compress are for budgets and policies, and unused here"
+            );
+        }
+        self.open()
+    }
+
     /// Whether anything was asked for.
-    #[cfg(feature = "mpi")]
     pub(crate) fn any(&self) -> bool {
         self.host.is_some() || self.disk.is_some() || !self.compress.is_empty()
     }

@@ -34,6 +34,11 @@ impl Strategy {
     /// A quarter of what plain training takes.
     pub(crate) const QUARTER: Self = Self::Optimal(Target::Part(Fraction(0.25)));
 
+    /// Whether its plans know places beside the device.
+    pub(crate) fn may_move(&self) -> bool {
+        matches!(self, Self::Optimal(_) | Self::Policy(_))
+    }
+
     /// The solvers that count slots, and no places beside the device.
     const OF_SLOTS: [Solver; 3] = [Solver::Revolve, Solver::Mixed, Solver::Online];
 

@@ -127,7 +127,7 @@ fn train<K: Kind>(arguments: &TrainArguments, size: &Size, kind: &K) -> Result<(
     let cut = size.cutting(arguments.cut)?;
     let rate = learning_rate(arguments, size)?;
     let all_steps = arguments.steps.unwrap_or(size.model.usual_steps());
-    let places = arguments.places.open()?;
+    let places = arguments.places.open_for(&strategy)?;
     let mut data = kind.data().seeded(size.seed);
     let empty = meter::live();
     meter::make_scratch();

@@ -75,7 +75,7 @@ fn verify<K: Kind>(arguments: &VerifyArguments, size: &Size, kind: &K) -> Result
     let bar = report::bar(2, "verifying");
     let expected = step(&model, &batch, &Ready::Plain, size.recipe())?;
     bar.inc(1);
-    let places = arguments.places.open()?;
+    let places = arguments.places.open_for(strategy)?;
     let Beside { held, alone } = batch.beside(&model)?;
     let planning = Planning {
         places: &places,
@@ -102,7 +102,11 @@ fn verify<K: Kind>(arguments: &VerifyArguments, size: &Size, kind: &K) -> Result
     tell_faults(&places);
     let verdict = Verdict {
         model: size.describe(kind),
-        strategy: format!("{strategy}{}", suffix(&places)),
+        strategy: if strategy.may_move() {
+            format!("{strategy}{}", suffix(&places))
+        } else {
+            strategy.to_string()
+        },
         seed: size.seed,
         lossy: ready.lossy_codecs(),
         comparison,

@@ -56,6 +56,18 @@ fn a_disk_and_lossless_codecs_change_no_bit() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
+/// It was taken, and nothing said that it did nothing.
+#[test]
+fn a_place_that_a_strategy_moves_nothing_to_is_told_of() {
+    let (_folder, place) = disk();
+    for (strategy, told) in [("every-1", true), ("revolve-2", true), ("optimal-smallest", false)] {
+        let output = rekindle(&["verify", "--strategy", strategy, "--disk", &place]);
+        assert!(output.status.success());
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(words.contains(&format!("`{strategy}` moves no boundary")), told, "{words}");
+    }
+}
+
 #[test]
 fn policies_that_move_and_shrink_boundaries_change_no_bit() {
     let (folder, place) = disk();

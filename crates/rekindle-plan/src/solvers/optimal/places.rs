@@ -156,10 +156,9 @@ impl Places {
         let mut places = Self::unsolved(profile, chain.grouped(chain.stages().div_ceil(LEAST_STAGES)));
         let watches = places.watched.iter().any(Option::is_some);
         places.most_labels = match places.chain.stages() {
-            _ if !watches => 1,
-            ..=EXACT_STAGES => EXACT_LABELS,
-            ..=LEAST_EXACT => LEAST_LABELS,
-            _ => 1,
+            stages if !watches || stages > LEAST_EXACT => 1,
+            stages if stages > EXACT_STAGES => LEAST_LABELS,
+            _ => EXACT_LABELS,
         };
         places.timed = false;
         places.solve(u64::MAX, until).then_some(places)
